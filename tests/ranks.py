@@ -79,6 +79,9 @@ def _rank(
     rank: int, work: Callable[..., Any], world: int, folder: str, arguments: tuple[Any, ...], some_die: bool
 ) -> None:
     torch.set_num_threads(1)
+    # As in ranks that torchrun starts. Those of a fork server would start their workers by another one each, which
+    # imports torch.
+    mp.set_start_method("fork", force=True)
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world, timeout=_MEETING
     )

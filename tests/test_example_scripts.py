@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 import foreload as fl
 from tests.conftest import jpeg, photo
-from tests.programs import python
+from tests.programs import Program, python
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # (Some train for half a minute on a quiet machine.)
@@ -64,9 +63,9 @@ def test_the_optimal_cache_on_a_dataset_of_ones_own() -> None:
 
 
 def test_a_run_goes_on_after_ctrl_c(tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLES / "resume" / "train.py", tmp_path, "--samples", "400", "--epochs", "2"]
+    command = [EXAMPLES / "resume" / "train.py", tmp_path, "--samples", 400, "--epochs", 2]
     record = tmp_path / "trained.jsonl"
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    running = Program(*command, stdout=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60
         while not record.exists() or record.read_text().count("\n") < 5:

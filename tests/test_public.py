@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -200,3 +201,17 @@ def test_importing_it_brings_nothing_that_an_epoch_does_not_need() -> None:
     added = set(run(script).split())
     assert "foreload.loader" in added
     assert not {name for name in added if name in HEAVY or name.partition(".")[0] in HEAVY}
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"batch_size": 2}, "batch_size=2, num_workers='auto'"),
+        ({"batch_size": 2, "shuffle": True, "seed": 3}, "batch_size=2, shuffle=True, seed=3, num_workers='auto'"),
+        ({"sampler": [2, 0], "drop_last": True}, "batch_size=1, sampler=list, drop_last=True, num_workers='auto'"),
+        ({"batch_sampler": [[0], [2]], "num_workers": 0}, "batch_sampler=list, num_workers=0"),
+        ({"batch_size": None, "cache": "1MiB"}, "batch_size=None, num_workers='auto', cache="),
+    ],
+)
+def test_a_loader_says_what_it_is(options: dict[str, Any], shown: str) -> None:
+    assert repr(fl.DataLoader([4, 5, 6], **options)).startswith(f"DataLoader(list of 3 samples, {shown}")

@@ -25,7 +25,7 @@ assert SPEC.loader is not None
 layouts: Any = sys.modules.setdefault("layouts", importlib.util.module_from_spec(SPEC))
 SPEC.loader.exec_module(layouts)
 
-SAMPLES, EPOCHS, BATCH, WORLD = 4000, 5, 16, 4
+SAMPLES, EPOCHS, BATCH, WORLD = 4000, 3, 16, 4
 ITEM = block_size(sum(map(len, serialize(torch.zeros(8, dtype=torch.int64)))))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import itertools
 import re
 import subprocess
@@ -154,6 +155,31 @@ def test_public_names_have_examples() -> None:
     assert missing == ["foreload.MDSDataset", "foreload.from_ray_dataset"]
 
 
+def test_docstrings_name_every_argument_and_no_other() -> None:
+    """Those of functions and of the making of classes; their methods' often follow from a protocol."""
+    wrong = []
+    # (Packed rows are made by pack_sequences.)
+    left_out = (
+        "foreload.protocol.",
+        "foreload.errors.",
+        "foreload.LoadingMode",
+        "foreload.datasets.packing.PackedDataset",
+    )
+    for name in {id(resolve(name)): name for name in public_names()}.values():
+        value = resolve(name)
+        if not callable(value) or name.startswith(left_out):
+            continue
+        texts = [value.__doc__, value.__init__.__doc__ if isinstance(value, type) else ""]
+        text = "\n".join(inspect.cleandoc(one or "") for one in texts)
+        arguments = set(inspect.signature(value).parameters) - {"args", "kwargs"}
+        section = re.search(r"^Args:\n((?: {4,}.*(?:\n|$))*)", text, re.MULTILINE)
+        entries = re.findall(r"^ {4}(\w+(?:,\s+\w+)*): ", section[1] if section else "", re.MULTILINE)
+        listed = {argument for entry in entries for argument in re.split(r",\s+", entry)}
+        unnamed = [argument for argument in arguments if not re.search(rf"\b{argument}\b", text)]
+        wrong += [f"{name}: {argument}" for argument in (*unnamed, *(listed - arguments))]
+    assert wrong == []
+
+
 def test_names_that_a_page_gives_in_full_are_in_the_reference() -> None:
     listed = "\n".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
     known = {id(resolve(name)) for name in re.findall(r"^::: (\S+)$", listed, re.MULTILINE)}
@@ -200,7 +226,7 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_the_site_builds(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("mkdocstrings")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     assert (tmp_path / "search" / "search_index.json").exists()
@@ -210,6 +236,21 @@ def test_the_site_builds(tmp_path: Path) -> None:
     loaded = re.compile(r'<(?:script|img|link rel="stylesheet")[^>]* (?:src|href)="(https?:[^"]*)"')
     for page in tmp_path.rglob("*.html"):  # nothing is loaded from other hosts
         assert loaded.findall(page.read_text()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["[a](none.md)", "[a](#none)", "# Title"])
+def test_a_wrong_link_is_an_error(page: str, tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "docs.sh").write_text((ROOT / "scripts" / "docs.sh").read_text())
+    validation = (ROOT / "mkdocs.yml").read_text().partition("\nvalidation:")[2].partition("\n\n")[0]
+    (tmp_path / "mkdocs.yml").write_text(f"site_name: test\nvalidation:{validation}\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(page)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    built = subprocess.run(["bash", tmp_path / "scripts" / "docs.sh"], capture_output=True, text=True)
+    assert (built.returncode == 0) == (page == "# Title"), built.stderr
 
 
 def test_links_between_documents_become_links_between_pages() -> None:
@@ -226,9 +267,20 @@ def test_links_between_documents_become_links_between_pages() -> None:
 
 
 def test_links_to_elsewhere_are_listed() -> None:
-    links = list(load("site_pages").external_links())
+    links = list(load("site_links").external_links())
     assert ("docs/migrate/dali.md", DALI) in links
     assert [link for _, link in links if not link.startswith("https://")] == []
+
+
+def test_links_that_lead_nowhere_are_found(prepared: Path) -> None:
+    problem_of: Callable[[str], str] = load("site_links").problem_of
+    server = Server(prepared / "shards")
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    assert problem_of(f"{address}/train-000000.tar") == ""
+    assert problem_of(f"{address}/none").startswith("404")
+    server.shutdown()
+    server.server_close()
+    assert problem_of(f"{address}/train-000000.tar") != ""
 
 
 def test_docstrings_become_markdown() -> None:
@@ -244,7 +296,8 @@ def test_docstrings_become_markdown() -> None:
 
 
 def load(name: str) -> Any:
-    pytest.importorskip("griffe" if name == "site_docstrings" else "mkdocs")
+    if name != "site_links":
+        pytest.importorskip("griffe" if name == "site_docstrings" else "mkdocs")
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,6 +1,6 @@
 """An interpreter that has imported what takes longest, and runs programs in forks of itself.
 
-Started by :mod:`tests.programs`. Each request comes with the program's standard streams.
+Started by :mod:`tests.programs`. Each request comes with the program's standard streams and a socket for answers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import importlib
 import json
 import os
 import runpy
+import select
+import signal
 import socket
 import sys
 import threading
@@ -30,23 +32,46 @@ MODULES = [
 
 
 def serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request, one after the other; return the request in the fork, None at the end."""
+    """Fork for each request; return the request in the fork, None at the end.
+
+    A request comes with a socket, to which the fork's process ID is sent, and its exit code when it has ended.
+    """
+    running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        text, streams, *_ = socket.recv_fds(connection, 1 << 20, 3)
-        if not text:
-            return None
-        process = os.fork()
-        if process == 0:
-            connection.close()
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
+        for ready in select.select([connection.fileno(), *running], [], [])[0]:
+            if ready in running:
+                bury(*running.pop(ready))
+                os.close(ready)
+                continue
+            text, numbers, *_ = socket.recv_fds(connection, 1 << 20, 4)
+            if not text:
+                return None
+            *streams, answers = numbers
+            process = os.fork()
+            if process == 0:
+                connection.close()
+                os.close(answers)
+                for end, (_, others) in running.items():
+                    os.close(end)
+                    others.close()
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                    os.close(stream)
+                request: dict[str, Any] = json.loads(text)
+                return request
+            for stream in streams:
                 os.close(stream)
-            request: dict[str, Any] = json.loads(text)
-            return request
-        for stream in streams:
-            os.close(stream)
-        connection.send(str(process).encode())
-        connection.send(str(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])).encode())
+            asker = socket.socket(fileno=answers)
+            running[os.pidfd_open(process)] = process, asker
+            with suppress(OSError):
+                asker.send(str(process).encode())
+
+
+def bury(process: int, asker: socket.socket) -> None:
+    """Wait for a fork that has ended, and say how it did."""
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    with asker, suppress(OSError):  # nobody may be interested any more
+        asker.send(str(code).encode())
 
 
 def become(request: dict[str, Any]) -> None:
@@ -55,6 +80,10 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    # What stood there knows whether the server's streams can be sought in.
+    sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     first, *rest = request["arguments"]
     if first == "-c":
         sys.argv = ["-c", *rest[1:]]
@@ -71,7 +100,7 @@ def become(request: dict[str, Any]) -> None:
 
 
 def run(request: dict[str, Any]) -> int:
-    """Run a program; return the code that Python would exit with."""
+    """Run a program; return the code that Python would exit with, -SIGINT for an end by that signal."""
     try:
         become(request)
     except SystemExit as end:
@@ -81,7 +110,7 @@ def run(request: dict[str, Any]) -> int:
         return 1
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
@@ -93,7 +122,7 @@ if __name__ == "__main__":
     found = serve(socket.socket(fileno=int(sys.argv[1])))
     if found is not None:
         code = run(found)
-        if found["finalize"]:
+        if found["finalize"] and code >= 0:
             sys.exit(code)
         # All of Python's end but taking modules apart, which takes longer than most of the programs.
         threading._shutdown()  # type: ignore[attr-defined]
@@ -101,4 +130,7 @@ if __name__ == "__main__":
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
         os._exit(code)

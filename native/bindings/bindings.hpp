@@ -38,6 +38,8 @@ void bind_view(nb::module_& module);
 void bind_image(nb::module_& module);
 void bind_small(nb::module_& module);
 void bind_tar(nb::module_& module);
+void bind_members(nb::module_& module);
 void bind_text(nb::module_& module);
 void bind_pieces(nb::module_& module);
+void bind_packing(nb::module_& module);
 void bind_twisters(nb::module_& module);

@@ -36,7 +36,9 @@ NB_MODULE(_native, module) {
   bind_image(module);
   bind_small(module);
   bind_tar(module);
+  bind_members(module);
   bind_text(module);
   bind_pieces(module);
+  bind_packing(module);
   bind_twisters(module);
 }

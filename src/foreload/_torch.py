@@ -18,8 +18,10 @@ import torch
 import torch.distributed as distributed
 from torch.autograd import profiler
 from torch.distributed.device_mesh import DeviceMesh
+from torch.overrides import _get_current_function_mode
 from torch.utils._device import DeviceContext
 from torch.utils.data import BatchSampler, ConcatDataset, StackDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader as TorchDataLoader  # as it was when foreload was imported
 from torch.utils.data import dataset as torch_dataset
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import signal_handling
@@ -27,6 +29,7 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 
 __all__ = [
+    "TorchDataLoader",
     "TorchIterator",
     "allow_child_processes",
     "auto_collates",
@@ -43,10 +46,12 @@ __all__ = [
     "index_sampler",
     "is_collating_tensors",
     "is_defined_in",
+    "is_forked_from_cuda",
     "is_profiled",
     "item_sampler",
     "name_worker_process",
     "new_shared_tensor",
+    "only_cuda_device",
     "patch_seed_functions",
     "patch_worker_info",
     "plain_torch_function",
@@ -72,6 +77,19 @@ def is_defined_in(module: ModuleType, function: Any) -> bool:
     """Whether a function is one that a module defines, not what somebody has put in its place."""
     # (``__module__`` says nothing: functools.wraps() copies it.)
     return isinstance(function, FunctionType) and function.__globals__ is vars(module)
+
+
+def is_forked_from_cuda() -> bool:
+    """Whether this process was forked from one that had begun to use CUDA, which it therefore cannot."""
+    is_bad: Callable[[], bool] | None = getattr(torch._C, "_cuda_isInBadFork", None)  # builds with CUDA have it
+    return is_bad is not None and is_bad()
+
+
+def only_cuda_device() -> int | None:
+    """Return the CUDA device that this process uses; None if there are several, or it cannot be known."""
+    is_used: Callable[[int], bool] = getattr(torch._C, "_cuda_hasPrimaryContext", lambda number: False)
+    used = [number for number in range(torch.cuda.device_count()) if is_used(number)]
+    return used[0] if len(used) == 1 else None
 
 
 def wrapper_kind(dataset: Any) -> type | None:
@@ -105,6 +123,11 @@ def has_plain_tensors() -> bool:
 
 
 _randperm = torch.randperm
+
+
+def innermost_function_mode() -> Any:
+    """Return the mode that the calling thread's calls of torch's functions go to first; None: there is none."""
+    return _get_current_function_mode()  # type: ignore[no-untyped-call]
 
 
 def has_own_randperm() -> bool:

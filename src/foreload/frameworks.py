@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
+import torch
 from torch.utils.data import BatchSampler, IterableDataset
-from torch.utils.data import DataLoader as TorchDataLoader
 
-from foreload._torch import index_sampler
+from foreload._torch import TorchDataLoader, index_sampler
 from foreload.device.ahead import MovedAhead, Place
 from foreload.epochs.loader_order import Unlisted
 from foreload.epochs.stateful import StatefulSource
@@ -64,6 +64,10 @@ class WorkerCount(int):
     def __reduce__(self) -> Any:
         """Pickle the number alone."""
         return int, (int(self),)
+
+
+# Of a number that is pickled as one, torch.load(weights_only=True), its default, asks whether int may be called.
+torch.serialization.add_safe_globals([int])
 
 
 def origin_of(num_workers: Any, dataset: Any, collate_fn: Any) -> Any:
@@ -132,6 +136,7 @@ def _watch_frameworks() -> None:
             vars(module)["DataLoader"] = _Loader
             if hasattr(getattr(module, "DataLoaderDispatcher", None), "_fetch_batches"):
                 _keep_states(module)
+                _pass_on_epochs(module)
         elif hasattr(module, function) and name not in _unknown:
             _unknown.add(name)
             warn_user(
@@ -171,6 +176,22 @@ def _keep_states(accelerate: Any) -> None:
     adapter.__init__, dispatcher._fetch_batches = __init__, _fetch_batches
 
 
+def _pass_on_epochs(accelerate: Any) -> None:
+    """Let ``set_epoch`` of a prepared loader reach the foreload loader, which hears of a sampler's epoch only.
+
+    Accelerate calls it before each epoch, too, with its own count, which begins from 0 in each run.
+    """
+    for prepared in (accelerate.DataLoaderShard, accelerate.DataLoaderDispatcher):
+        set_epoch = prepared.set_epoch
+
+        def chosen(self: Any, epoch: int, set_epoch: Any = set_epoch) -> None:
+            if epoch != self.iteration and isinstance(self.base_dataloader, AdaptableLoader):
+                self.base_dataloader.count_from(epoch)  # samplers are set below
+            set_epoch(self, epoch)
+
+        prepared.set_epoch = functools.wraps(set_epoch)(chosen)
+
+
 def _of_all_ranks(dataset: Any) -> Any:
     """Return a foreload stream with all samples: only Accelerate puts it into a new loader, and it splits it."""
     if isinstance(dataset, ShuffledStream):
@@ -191,6 +212,17 @@ class AdaptableLoader(StatefulSource[T_co]):
     published: Unlisted[str | None] = Unlisted()
     _moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
     _place: Place | None = None  # of the loop in it
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Derive torchdata's ``StatefulDataLoader`` from torch's class, also if ours was put in its place.
+
+        It has code of its own for all that ours does, also for the constructor.
+        """
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("torchdata."):
+            cls.__bases__ = tuple(
+                TorchDataLoader if issubclass(base, AdaptableLoader) else base for base in cls.__bases__
+            )
 
     @property
     def num_workers(self) -> int:

@@ -164,8 +164,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self.max_errors = check_int("max_errors", max_errors, least=0)
         self.max_restarts = check_int("max_restarts", max_restarts, least=0)
         self.snapshot_every_n_steps = check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
-        self.errors = []
-        self.restarts = []
+        self.errors, self.restarts = [], []
         self._memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._auto_workers = num_workers == "auto"
         self._prefetch_given = prefetch_factor is not None
@@ -192,6 +191,7 @@ class DataLoader(AdaptableLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        self.prefetch_factor = prefetch_factor if self._auto_workers else self.prefetch_factor  # may be copied
         if origin is not None:
             self.go_on_from(origin)
         self._check_left_to_torch()
@@ -219,8 +219,7 @@ class DataLoader(AdaptableLoader[T_co]):
         length = None if isinstance(dataset, IterableDataset) else known_length(dataset)
         size = "" if length is None else f" of {quantity(length, 'sample', 'samples')}"
         about = [f"{type(dataset).__name__}{size}"]
-        about.append(f"batch_size={getattr(self.batch_sampler, 'batch_size', self.batch_size)}")
-        about += [f"seed={self.seed}"] if self.seed is not None else []
+        about += [*self._describe_order(), *([f"seed={self.seed}"] if self.seed is not None else [])]
         about += [] if self.distributed else ["distributed=False"]
         about += [] if self.group is None else [f"group={self.group}"]
         about.append(f"num_workers={self._describe_workers()}")
@@ -238,7 +237,7 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, here and in samplers and iterable datasets that have ``set_epoch``."""
-        self._epoch, self._begun = epoch, None
+        self.count_from(epoch)
         self._set_sampler_epoch(epoch)
 
     def close(self) -> None:
@@ -305,7 +304,7 @@ class DataLoader(AdaptableLoader[T_co]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the configuration; workers are chosen anew, for this process."""
         self.__dict__.update(state)
-        self.num_workers = state["num_workers"]
+        self.num_workers = self._first_count(self.dataset) if self._auto_workers else state["num_workers"]
         self._moving = self._place = self._begun = None
         self._reset()
 

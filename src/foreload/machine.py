@@ -6,9 +6,7 @@ import functools
 import math
 import os
 import tempfile
-import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +16,6 @@ __all__ = [
     "container_memory",
     "granted_cores",
     "granted_memory",
-    "join",
     "open_memory",
     "open_process",
     "round_up",
@@ -26,9 +23,6 @@ __all__ = [
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROCESS = Path("/proc/self")
-
-# Seconds to wait for threads that have been told to end.
-_PATIENCE = 5.0
 
 
 def granted_cores() -> int:
@@ -198,12 +192,3 @@ def round_up(size: int) -> int:
     # Steps of a 32nd: batches of nearly the same size share buffers, and little is wasted.
     step = max(64, 1 << max(0, size.bit_length() - 6))
     return -(-size // step) * step
-
-
-def join(threads: Iterable[threading.Thread]) -> None:
-    """Wait for threads that have been told to end, except for one that is stuck in a sample."""
-    deadline = time.monotonic() + _PATIENCE
-    for thread in threads:
-        # The garbage collector may end a worker's threads from within one of them.
-        if thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))

@@ -15,7 +15,23 @@ import torch
 
 from foreload._torch import coo_parts
 
-__all__ = ["count_samples", "move", "snapshot", "tensors"]
+__all__ = ["bytes_of", "count_samples", "move", "snapshot", "tensors"]
+
+
+def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """View the memory of a contiguous CPU tensor as bytes.
+
+    Raises:
+        ValueError: it is not contiguous.
+
+    >>> bytes_of(torch.arange(4, dtype=torch.uint8)[None].t()).tolist()
+    [0, 1, 2, 3]
+    """
+    if not tensor.is_contiguous():
+        raise ValueError(f"a tensor with strides {tensor.stride()} is not contiguous, as its bytes are to be")
+    # The stride of a dimension of length 1 may be anything, and view() would keep it.
+    memory: np.ndarray[Any, Any] = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    return memory
 
 
 def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:

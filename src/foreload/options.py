@@ -110,7 +110,8 @@ class Cache:
             uses what is left there. It is created for its user alone; one of another user, or that others can
             write to, is refused when the loader is first used (PermissionError), and so is a link (OSError).
         route: let ranks swap samples within each global batch, so that each sample goes to a rank that keeps it.
-            Needs ``seed=`` with ``shuffle=True``, or ``torch.utils.data.DistributedSampler``.
+            Several ranks need ``seed=`` with ``shuffle=True`` for it, or ``torch.utils.data.DistributedSampler``;
+            one rank swaps with none.
         share: whether all ranks of a machine that have the same dataset share one cache.
 
     Raises:

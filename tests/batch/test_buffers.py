@@ -153,6 +153,33 @@ def test_batches_that_are_all_different_do_not_pile_up_memory() -> None:
         assert sum(map(len, lender._free.values())) <= 5
 
 
+def test_batches_of_ever_different_sizes_do_not_pile_up_memory_either_when_sizes_come_again() -> None:
+    rng = random.Random(0)
+    lender = Buffers(keep=8)
+    held: deque[torch.Tensor] = deque(maxlen=4)
+    for _ in range(5000):
+        held.append(lender.take((rng.randint(1, 65536),), torch.float32))
+        assert sum(map(len, lender._free.values())) <= 9
+
+
+def test_memory_that_is_lent_in_bursts_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    allocate = module._allocate
+
+    def counted(size: int) -> Any:
+        made.append(size)
+        return allocate(size)
+
+    monkeypatch.setattr(module, "_allocate", counted)
+    lender = Buffers(keep=8)
+    for burst in range(5):
+        held = [lender.take((1000,), torch.float32) for _ in range(30)]
+        del held
+        if burst == 2:
+            made.clear()
+    assert made == []
+
+
 def test_any_dtype_and_shape_can_be_borrowed() -> None:
     buffers = Buffers()
     for dtype in (torch.uint8, torch.bool, torch.bfloat16, torch.float64, torch.complex64):

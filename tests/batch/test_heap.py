@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from foreload.machine import granted_cores, granted_memory
+from tests.programs import python
 
 SCRIPT = """
 import resource, sys
@@ -49,7 +47,7 @@ def test_samples_take_no_new_memory_each(options: dict[str, object], tmp_path: o
     script = f"{tmp_path}/script.py"
     with open(script, "w") as file:
         file.write(SCRIPT)
-    done = subprocess.run([sys.executable, script, repr(options)], capture_output=True, text=True, timeout=120)
+    done = python(script, repr(options))
     assert done.returncode == 0, done.stderr
     # The ten have 1,180 pages.
     assert float(done.stdout) < 100

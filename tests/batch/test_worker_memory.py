@@ -155,7 +155,7 @@ def test_torchs_workers_use_memory_again_and_change_no_batch_that_is_held(photos
             dataset,
             8,
             collate_fn=_with_file,
-            num_workers=2,
+            num_workers=2 if context == "fork" else 1,
             persistent_workers=True,
             multiprocessing_context=context,
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,10 +141,13 @@ def test_training_is_measured_without_the_first_round(gpu: Any, tmp_path: Path) 
         fake.now += 0.099
 
     record = gpu.Record("gpu")
-    gpu.measure_training(fake, record, 3, {"synthetic": batches}, step, steps=5)
+    there = {gpu.THERE: lambda: itertools.repeat(0.0)}
+    gpu.measure_training(fake, record, 3, {**there, "synthetic": batches}, step, steps=5)
     verdicts, samples = content(gpu, tmp_path, record)
     assert samples["synthetic"]["median"] == pytest.approx(100)
     assert samples["synthetic: idle"]["all"] == pytest.approx([1, 1, 1])
+    assert samples[f"{gpu.THERE}: idle"]["all"] == [0, 0, 0]
+    assert verdicts["synthetic: step, against one batch on the GPU"] == pytest.approx(100 / 99)
     assert verdicts["synthetic: GPU idle, %"] == pytest.approx(1)
     assert verdicts["synthetic: first step, s"] == statistics.median(samples["synthetic: first step"]["all"])
 
@@ -160,7 +165,33 @@ def test_decoders_are_compared_with_the_cpu(
     # The simulated clock knows only that a step takes two events.
     assert samples["JPEGs by cpu"]["all"] == pytest.approx([8 / 2e-3] * 2)
     assert verdicts == {"JPEGs decoded on the GPU by pillow, against the CPU": pytest.approx(1)}
-    assert set(gpu.decoders()) <= {"nvimagecodec", "torchvision", "dali"}
+
+
+def test_decoders_that_do_not_decode_are_left_out(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def named(name: str) -> Any:
+        if name == "torchvision":
+            raise AttributeError("module 'torchvision.version' has no attribute 'cuda'")
+        return ByPillow() if name == "nvimagecodec" else SimpleNamespace(decode=lambda files, device: [None])
+
+    monkeypatch.setattr(gpu, "decoder_named", named)
+    assert gpu.decoders(FakeGpu(), next(photos.glob("**/*.jpg"))) == {"nvimagecodec": "nvimagecodec"}
+    assert "torchvision is left out: module" in capsys.readouterr().out
+
+
+def test_what_was_measured_is_kept_when_something_fails(gpu: Any, tmp_path: Path) -> None:
+    record = gpu.Record("gpu")
+
+    def fail() -> None:
+        raise OSError("no shared memory")
+
+    parts = {"first": lambda: record.samples({"a": [1.0]}, "s"), "second": fail, "third": lambda: None}
+    with pytest.raises(SystemExit, match=r"gpu\.py could not measure second"):
+        gpu.measure_all(record, parts)
+    written = json.loads((tmp_path / "gpu.json").read_text())
+    assert written["samples"]["a"]["all"] == [1.0]
+    assert written["failed"] == {"second": "OSError: no shared memory"}
 
 
 def test_the_model_is_resnet_50(gpu: Any) -> None:

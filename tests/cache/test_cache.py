@@ -244,8 +244,21 @@ def test_wrong_configurations_are_named() -> None:
         fl.Cache("1MiB", spill=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="map-style"):
         fl.DataLoader(Stream(), cache="1MiB")
+
+
+@pytest.mark.parametrize("order", [{}, {"shuffle": True}, {"sampler": [3, 1, 2]}])
+def test_one_rank_swaps_with_none_in_any_order(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = fl.Cache("1MiB", route=True)
+    batches = []
+    for options in ({}, {"cache": cache}):
+        torch.manual_seed(0)
+        batches.append(
+            [[field.tolist() for field in batch] for batch in fl.DataLoader(Counted(), **order, **options)]
+        )
+    assert batches[0] == batches[1]
+    monkeypatch.setattr("foreload.cache.loader_cache.present_rank", lambda: (0, 2))
     with pytest.raises(ValueError, match="DistributedSampler"):
-        next(iter(fl.DataLoader(Counted(), cache=fl.Cache("1MiB", route=True))))
+        next(iter(fl.DataLoader(Counted(), **order, cache=cache)))
 
 
 def test_more_than_there_is_is_said_and_cut() -> None:

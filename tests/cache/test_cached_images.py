@@ -13,6 +13,7 @@ from torch.utils.data import RandomSampler
 
 import foreload as fl
 from tests.cache.counted import WORKERS
+from tests.pairwise import pairwise
 
 
 def photos(folder: Path, count: int = 24) -> Path:
@@ -53,33 +54,32 @@ def uncached(folder: Path) -> dict[str, list[Any]]:
     return {name: [list(loader) for _ in range(4)] for name, loader in loaders.items()}
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("keep", ["encoded", "decoded", "auto"])
+KEEP, BUDGETS = ["encoded", "decoded", "auto"], ["20KB", "300KB", "10MB"]
+
+
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("workers", "budget"),
+    ("keep", "budget", "workers", "name"),
     [
-        pytest.param(
-            workers, budget, marks=pytest.mark.slow if workers == "processes" and budget != "300KB" else ()
-        )
-        for workers in ("none", "threads", "processes")
-        for budget in ("20KB", "300KB", "10MB")
+        *pairwise(KEEP, BUDGETS, ["none", "threads"], TRANSFORMS),
+        # Torch's workers draw from their own generators.
+        *pairwise(
+            KEEP, BUDGETS, ["processes"], [name for name, transform in TRANSFORMS.items() if not transform.random]
+        ),
     ],
 )
 def test_images_are_the_same_from_the_cache(
-    folder: Path, uncached: dict[str, list[Any]], keep: Any, budget: str, workers: str
+    folder: Path, uncached: dict[str, list[Any]], keep: Any, budget: str, workers: str, name: str
 ) -> None:
-    for name, transform in TRANSFORMS.items():
-        if workers == "processes" and transform.random:
-            continue  # torch's workers draw from their own generators
-        images = fl.ImageDataset(folder, transform=transform)
-        cached = fl.DataLoader(images, cache=fl.Cache(budget, keep=keep), **IN_ORDER, **WORKERS[workers])
-        for epoch in uncached[name]:
-            for (x, y), (u, v) in zip(epoch, cached, strict=True):
-                assert torch.equal(x, u)
-                assert torch.equal(y, v)
-        counts = cached.stats()["cache"]
-        assert counts["peak"] <= counts["room"]
-        assert counts["hits"] > 0 or (budget == "20KB" and keep != "encoded")
+    images = fl.ImageDataset(folder, transform=TRANSFORMS[name])
+    cached = fl.DataLoader(images, cache=fl.Cache(budget, keep=keep), **IN_ORDER, **WORKERS[workers])
+    for epoch in uncached[name]:
+        for (x, y), (u, v) in zip(epoch, cached, strict=True):
+            assert torch.equal(x, u)
+            assert torch.equal(y, v)
+    counts = cached.stats()["cache"]
+    assert counts["peak"] <= counts["room"]
+    assert counts["hits"] > 0 or (budget == "20KB" and keep != "encoded")
 
 
 def test_images_with_a_python_transform_are_kept_before_it(tmp_path: Path) -> None:

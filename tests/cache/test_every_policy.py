@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from typing import Any
 
@@ -17,6 +16,7 @@ import foreload as fl
 from foreload.cache.plan import compile_plan
 from foreload.options import POLICIES
 from tests.cache.varied import ORDERS, SIZE, Varied, block, epochs_of, listed
+from tests.pairwise import pairwise
 
 
 def largest(accesses: Any, sizes: Any, budget: int) -> Any:
@@ -55,33 +55,23 @@ def stocks(order: str, own: bool, epochs: int, persistent: bool) -> tuple[Any, A
     return got, states
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
-    ("workers", "policy"),
-    [
-        *itertools.product(("none",), (*POLICIES, largest)),
-        ("threads", "opt"),
-        ("persistent threads", "lru"),
-        # Threads do what the calling thread does, by the same plan.
-        *(pytest.param("threads", policy, marks=pytest.mark.slow) for policy in (*POLICIES[1:], largest)),
-        pytest.param("persistent threads", "opt", marks=pytest.mark.slow),
-    ],
+    ("order", "policy", "workers", "own"), pairwise(ORDERS, [*POLICIES, largest], WORKERS, [True, False])
 )
-@pytest.mark.parametrize("order", ORDERS)
-def test_samples_order_and_generators_are_torchs(workers: str, order: str, policy: Any) -> None:
-    for own in (True, False) if policy in ("opt", "lru", "fixed") else (True,):
-        dataset = Varied()
-        cache = fl.Cache(BUDGET, policy=policy)
-        got, states, loader = epochs_of(fl.DataLoader, dataset, order, own, 3, cache=cache, **WORKERS[workers])
-        assert (got, states) == stocks(order, own, 3, workers == "persistent threads")
-        counts = loader.stats()["cache"]
-        one_by_one = ORDERS[order](dataset, None).get("batch_size", 1) is None
-        assert counts["hits"] + counts["misses"] == sum(1 if one_by_one else len(b) for e in got for b in e)
-        assert counts["misses"] == dataset.calls.sum()
-        assert counts["used"] <= counts["peak"] <= counts["room"] <= BUDGET
-        assert counts["unforeseen"] == 0
-        assert counts["hits"] > 0 or policy != "opt"
-        loader.close()
+def test_samples_order_and_generators_are_torchs(order: str, policy: Any, workers: str, own: bool) -> None:
+    dataset = Varied()
+    cache = fl.Cache(BUDGET, policy=policy)
+    got, states, loader = epochs_of(fl.DataLoader, dataset, order, own, 3, cache=cache, **WORKERS[workers])
+    assert (got, states) == stocks(order, own, 3, workers == "persistent threads")
+    counts = loader.stats()["cache"]
+    one_by_one = ORDERS[order](dataset, None).get("batch_size", 1) is None
+    assert counts["hits"] + counts["misses"] == sum(1 if one_by_one else len(b) for e in got for b in e)
+    assert counts["misses"] == dataset.calls.sum()
+    assert counts["used"] <= counts["peak"] <= counts["room"] <= BUDGET
+    assert counts["unforeseen"] == 0
+    assert counts["hits"] > 0 or policy != "opt"
+    loader.close()
 
 
 @pytest.mark.sampled(1)

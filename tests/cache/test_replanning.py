@@ -63,8 +63,8 @@ def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kin
                 {"multiprocessing_context": "forkserver", "persistent_workers": True},
             ],
         ),
-        # Each of these workers imports everything anew.
-        pytest.param("shuffled", {"multiprocessing_context": "spawn"}, marks=pytest.mark.slow),
+        ("shuffled", {"multiprocessing_context": "forkserver"}),
+        # Each of these workers imports everything anew. (In test_foreseen.py they do so in each epoch.)
         pytest.param(
             "three times", {"multiprocessing_context": "spawn", "persistent_workers": True}, marks=pytest.mark.slow
         ),

@@ -8,7 +8,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -19,6 +18,7 @@ import pytest
 
 from foreload.cache.store import SampleStore
 from tests.cache.test_failing_reads import keep_only, within
+from tests.programs import Program
 
 
 def size_of(index: int, turn: int) -> int:
@@ -146,9 +146,9 @@ def test_a_fork_after_use_shares_and_a_parent_that_ends_first_is_no_harm() -> No
         os.close(out)
         os._exit(0)
     """
-    # Not until the pipe is closed by the last that has it open.
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
-    assert done.stdout == "fine", done.stderr
+    parent = Program("-c", textwrap.dedent(program), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # Not until the pipes are closed by the last that has them open.
+    assert parent.communicate(timeout=100) == ("fine", "")
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-COMMAND = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
+# For programs, which are forks; the script that one runs has an interpreter of its own.
+COMMAND = ["-m", "foreload", "profile"]
 
 LOADER = """
 import os, signal, sys, time

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,26 @@ from typing import Any
 
 import pytest
 
+from tests.programs import Program
+
 PATIENCE = 60.0
+
+# `foreload serve`, whose benchmarks are of two contestants: all others take longest to start.
+_BENCH = """
+import sys
+from foreload.bench.contestants import TENSOR_CONTESTANTS
+from foreload.cli.main import main
+few = ["stock, in the loop", "foreload, baseline"]
+TENSOR_CONTESTANTS[:] = [each for each in TENSOR_CONTESTANTS if each.name in few]
+main(["bench", *sys.argv[1:]])
+"""
+_SERVE = f"""
+from foreload.cli.main import main
+from foreload.cli.serve import trial
+trial.COMMAND = ["-c", {_BENCH!r}]
+main()
+"""
+SERVE = ["-c", _SERVE, "serve", "--port", "0"]
 
 
 class Page:
@@ -26,12 +44,11 @@ class Page:
     def __init__(self, temporary: Path) -> None:
         self.folder = temporary / f"foreload-{os.getuid()}"
         self.folder.mkdir(mode=0o700)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "from foreload.cli.main import main; main()", "serve", "--port", "0"],
+        self.process = Program(
+            *SERVE,
             env={**os.environ, "TMPDIR": str(temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         )
         assert self.process.stdout is not None
         address = self.process.stdout.readline().strip().split(": ", 1)[1]

@@ -20,7 +20,7 @@ from PIL import Image
 import foreload as fl
 from foreload import machine
 from foreload.cli.doctor import examine
-from tests.programs import python
+from tests.programs import Program, python
 
 
 def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
@@ -56,6 +56,9 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
     assert len(list((tmp_path / "i").glob("class_*/*.jpg"))) == 7
     assert "i: 7 files, " in result.stdout
     assert re.search(r" \d+ KiB$", result.stdout)
+    result = run("synth", tmp_path / "i", "--images", 3)
+    assert result.returncode == 2
+    assert "holds 4 other images, such as" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.mark.sampled(6)
@@ -113,6 +116,18 @@ def test_wrong_input_is_said_plainly(tmp_path: Path, arguments: list[Any], words
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "shards", "used"]
 
 
+@pytest.mark.slow
+def test_bench_names_a_damaged_image(tmp_path: Path) -> None:
+    damaged = tmp_path / "class" / "damaged.jpg"
+    damaged.parent.mkdir()
+    Image.new("RGB", (64, 48)).save(damaged)
+    damaged.write_bytes(damaged.read_bytes()[:400])
+    result = run("bench", tmp_path, "--seeds", 1)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"{damaged}: ")
+    assert "Traceback" not in result.stderr
+
+
 _COMPARE = """
 from foreload.bench.contestants import TENSOR_CONTESTANTS, Work
 from foreload.bench.measure import compare
@@ -123,13 +138,7 @@ compare(TENSOR_CONTESTANTS[:1], Work(rows=2000, columns=4), 999, lambda: print("
 
 @pytest.mark.slow
 def test_ctrl_c_ends_contestants_without_their_tracebacks() -> None:
-    running = subprocess.Popen(
-        [sys.executable, "-c", _COMPARE],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    running = Program("-c", _COMPARE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert running.stdout is not None
     assert running.stdout.readline() == "an epoch\n"
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
@@ -169,9 +178,20 @@ def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
     assert Image.open(tmp_path / "b.png").size[0] > 500
 
 
+# The command, without contestants that are not asked for: each takes seconds to start. (All run in tests/bench.)
+BENCH = """
+import sys
+from foreload.bench.contestants import TENSOR_CONTESTANTS
+from foreload.cli.main import main
+asked = ("stock, in the loop", "CachedDataset", "AsyncPrefetchDataset", "index_select", "pinned + device")
+TENSOR_CONTESTANTS[:] = [each for each in TENSOR_CONTESTANTS if each.name.endswith(asked)]
+main(["bench", *sys.argv[1:]])
+"""
+
+
 @pytest.mark.slow
 def test_bench_of_tensors(tmp_path: Path) -> None:
-    result = python("-m", "foreload.bench", "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1")
+    result = python("-c", BENCH, "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1")
     assert result.returncode == 0, result.stderr
     assert (
         "Left out, since there is no GPU: foreload, pinned" in result.stdout
@@ -270,6 +290,7 @@ def test_every_help_has_examples_that_its_options_allow() -> None:
     from foreload.cli.commands import app
 
     command: Any = get_command(app)
+    assert command.epilog.startswith("Examples:\n\nforeload ")
     for name, sub in command.commands.items():
         heading, *examples = sub.epilog.split("\n\n")
         assert heading == "Examples:"
@@ -283,13 +304,8 @@ def test_every_help_has_examples_that_its_options_allow() -> None:
 
 def test_the_version_and_the_shells_completion() -> None:
     assert run("--version").stdout == f"foreload {fl.__version__}\n"
-    result = subprocess.run(
-        [sys.executable, "-m", "foreload"],
-        env={**os.environ, "_FORELOAD_COMPLETE": "complete_bash", "COMP_WORDS": "foreload pl", "COMP_CWORD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    typed = {"_FORELOAD_COMPLETE": "complete_bash", "COMP_WORDS": "foreload pl", "COMP_CWORD": "1"}
+    result = python("-m", "foreload", environment={**os.environ, **typed})
     assert result.stdout.split() == ["plan"], result.stderr
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+from tests.cli.served import SERVE
+from tests.programs import started
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
 for needed in ("starlette", "uvicorn", "plotly"):
@@ -23,7 +24,7 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 
-PATIENCE = 60_000  # milliseconds
+PATIENCE = 120_000  # milliseconds
 LONG_PATIENCE = 600_000  # for a dozen processes that start beside other tests
 
 TRAINING = """
@@ -64,31 +65,17 @@ sys.stdin.readline()
 """
 
 
-@contextmanager
-def program(*command: str) -> Iterator[str]:
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("p")))
-        serve = [sys.executable, "-c", "from foreload.cli.main import main; main()", "serve", "--port", "0"]
-        with program(*serve) as line:
+        with started(*SERVE) as (_, line):
             yield line.split(": ", 1)[1]
 
 
 @pytest.fixture(scope="module")
 def training(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with program(sys.executable, "-c", TRAINING) as line:
+    with started("-c", TRAINING) as (_, line):
         assert line == "ready"
         yield
 
@@ -96,7 +83,7 @@ def training(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="module")
 def ended(training: None, address: str) -> None:
     """A loader that has ended before anybody has looked."""
-    with program(sys.executable, "-c", PAUSING) as line:
+    with started("-c", PAUSING) as (_, line):
         assert line == "ready"
 
 
@@ -154,8 +141,33 @@ def test_without_loaders_it_says_how_to_publish_one(browser: Any, address: str) 
         assert "publish" in page.locator("#empty").inner_text()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+def check_contrast(page: Any, scheme: str) -> None:
+    """Everything can be read, on the ground that the scheme has."""
+    for where in (
+        "#sentence",
+        "#evidence li",
+        "#figures .more",
+        "#stages td",
+        "#epoch-end",
+        "#trouble .where",
+    ):
+        # (What the page has replaced by then has no colours.)
+        text_colour, ground = page.evaluate(
+            """where => {
+                const node = document.querySelector(where);
+                const behind = (node) => getComputedStyle(node).backgroundColor;
+                let ground = node;
+                while (behind(ground) === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
+                return [getComputedStyle(node).color, behind(ground)];
+            }""",
+            where,
+        )
+        light, dark = sorted([luminance(text_colour), luminance(ground)], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (where, text_colour, ground)
+        assert (luminance(ground) < 0.2) == (scheme == "dark")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_a_running_loader_is_shown(browser: Any, address: str, training: None, width: int, scheme: str) -> None:
     with opened(browser, address, width, scheme) as page:
         page.locator("#sentence").wait_for()
@@ -175,30 +187,12 @@ def test_a_running_loader_is_shown(browser: Any, address: str, training: None, w
         assert int(trouble.locator(".many").inner_text().strip("×").replace(",", "")) >= 6
         assert re.search(r"the latest: sample (\d07|7): skipped", trouble.inner_text())
         assert re.search(r"Epoch \d+: \d+ of 20 batches, ", page.locator("#epoch-title").inner_text())
-        # Nothing sticks out, and everything can be read.
+        # Nothing sticks out, and everything can be read, also when the scheme changes.
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        for where in (
-            "#sentence",
-            "#evidence li",
-            "#figures .more",
-            "#stages td",
-            "#epoch-end",
-            "#trouble .where",
-        ):
-            # (What the page has replaced by then has no colours.)
-            text_colour, ground = page.evaluate(
-                """where => {
-                    const node = document.querySelector(where);
-                    const behind = (node) => getComputedStyle(node).backgroundColor;
-                    let ground = node;
-                    while (behind(ground) === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
-                    return [getComputedStyle(node).color, behind(ground)];
-                }""",
-                where,
-            )
-            light, dark = sorted([luminance(text_colour), luminance(ground)], reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5, (where, text_colour, ground)
-            assert (luminance(ground) < 0.2) == (scheme == "dark")
+        others = {"light": "dark", "dark": "light"}
+        for shown in (scheme, others[scheme]):
+            page.emulate_media(color_scheme=shown)
+            check_contrast(page, shown)
 
 
 def test_a_loader_that_has_ended_shows_its_pauses_as_gaps(browser: Any, address: str, ended: None) -> None:
@@ -243,31 +237,30 @@ NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', {value: undefined}
 REFUSED = "navigator.clipboard.writeText = () => Promise.reject(new DOMException('no', 'NotAllowedError'))"
 
 
-@pytest.mark.parametrize("way", ["", NO_CLIPBOARD, REFUSED])
 def test_advice_can_be_copied_by_keyboard_with_and_without_the_clipboard(
-    browser: Any, address: str, training: None, way: str
+    browser: Any, address: str, training: None
 ) -> None:
     with opened(browser, address, 1280, "light") as page:
-        if way:
-            page.add_init_script(way)
-            page.reload()
-        else:
-            page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        button = page.locator("#advice button").first
-        button.wait_for()
-        name = button.get_attribute("aria-label")
-        words = name.removeprefix("Copy ")
-        assert words in page.locator("#advice li").first.inner_text()
-        button.focus()
-        page.keyboard.press("Enter")
-        said = page.locator("#said")
-        assert said.get_attribute("role") == "status"  # so that it is read out
-        sync_api.expect(said).to_contain_text("Selected" if way else "Copied")
-        got = "getSelection().toString()" if way else "navigator.clipboard.readText()"
-        copied = page.evaluate(got)
-        # (The advice may have changed since, with the figures.)
-        assert copied.partition("=")[0] == words.partition("=")[0]
-        sync_api.expect(page.locator("#advice button").first).to_have_text("Copy")
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        for way in ("", REFUSED, NO_CLIPBOARD):
+            if way:
+                page.evaluate(f"() => {{ {way} }}")
+            button = page.locator("#advice button").first
+            button.wait_for()
+            name = button.get_attribute("aria-label")
+            words = name.removeprefix("Copy ")
+            assert words in page.locator("#advice li").first.inner_text()
+            button.focus()
+            page.keyboard.press("Enter")
+            said = page.locator("#said")
+            assert said.get_attribute("role") == "status"  # so that it is read out
+            sync_api.expect(said).to_contain_text("Selected" if way else "Copied")
+            got = "getSelection().toString()" if way else "navigator.clipboard.readText()"
+            copied = page.evaluate(got)
+            # (The advice may have changed since, with the figures.)
+            assert copied.partition("=")[0] == words.partition("=")[0]
+            sync_api.expect(page.locator("#advice button").first).to_have_text("Copy")
+            page.evaluate("document.getElementById('said').textContent = ''; getSelection().removeAllRanges()")
 
 
 def test_the_timeline_can_be_held(browser: Any, address: str, training: None) -> None:

@@ -241,6 +241,7 @@ def test_traces_and_records_are_written(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["{}/none.py"], "there is no script"),
+        (["{}"], "is a folder without a __main__.py"),
         (["--none", "{}/script.py"], "there is no option or script '--none'"),
         (["--json", "{}/none/x.json", "{}/script.py"], "cannot be written: No such file"),
         (["--trace", "{}", "{}/script.py"], "cannot be written: Is a directory"),

@@ -11,14 +11,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import leftovers
-from tests.programs import python
-
-COMMAND = [sys.executable, "-c", "from foreload.cli.main import main; main()", "profile"]
+from tests.cli.profiled import COMMAND
+from tests.programs import Program, python
 
 UTIL = """
 import time
@@ -50,9 +48,8 @@ def package(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_module_runs_as_python_runs_it(package: Path) -> None:
     arguments = ["-m", "mine.sub.train", "5", "--json", "x", "-m", "y", "--duration"]
-    options: Any = {"cwd": package, "capture_output": True, "text": True}
-    plain = subprocess.run([sys.executable, *arguments], **options)
-    watched = subprocess.run([*COMMAND, "--json", "kept.json", *arguments], **options)
+    plain = subprocess.run([sys.executable, *arguments], cwd=package, capture_output=True, text=True)
+    watched = python(*COMMAND, "--json", "kept.json", *arguments, folder=package)
     assert plain.returncode == watched.returncode == 5
     assert watched.stdout.startswith(plain.stdout)
     assert watched.stderr == plain.stderr
@@ -78,7 +75,7 @@ def test_a_module_runs_as_python_runs_it(package: Path) -> None:
     ids=str,
 )
 def test_what_is_to_run_is_understood(arguments: list[str], code: int, words: str, package: Path) -> None:
-    found = python("-m", "foreload", "profile", *arguments, folder=package)
+    found = python(*COMMAND, *arguments, folder=package)
     assert found.returncode == code
     assert words in " ".join((found.stdout + found.stderr).replace("│", " ").split())
     assert "foreload/cli" not in found.stderr
@@ -110,7 +107,7 @@ def test_the_documents_commands_run(document: str, tmp_path: Path) -> None:
     for command in commands:
         arguments = shlex.split(command)[2:]
         path = {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"}
-        done = python("-m", "foreload", "profile", *arguments, folder=tmp_path, environment=path)
+        done = python(*COMMAND, *arguments, folder=tmp_path, environment=path)
         assert done.returncode == 0, done.stderr
         assert "for batch in map" in done.stdout, command
         assert "loader-bound" in done.stdout
@@ -142,16 +139,12 @@ def test_a_script_without_end_is_stopped_and_reported(how: str, tmp_path: Path, 
     script.write_text(FOREVER)
     own = tmp_path / "temporary"
     own.mkdir()
-    # A shell starts what runs in the background with SIGINT ignored.
-    ignore = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if how == "background" else None
-    done = subprocess.run(
-        [*COMMAND, "--duration", "3s", "--json", tmp_path / "kept.json", script, how],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TMPDIR": str(own)},
-        preexec_fn=ignore,
-        timeout=120,
-    )
+    options = ["--duration", "3s", "--json", tmp_path / "kept.json"]
+    command = [*COMMAND, *options, script, how]
+    if how == "background":  # a shell starts it with SIGINT ignored
+        ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+        command = ["-c", f"{ignoring}; from foreload.cli.main import main; main()", *command[2:]]
+    done = python(*command, environment={**os.environ, "TMPDIR": str(own)})
     assert done.returncode == 0, done.stderr
     process, child = map(int, done.stdout.splitlines()[0].split())
     assert leftovers.has_ended(process)
@@ -175,7 +168,7 @@ def test_a_script_without_end_is_stopped_and_reported(how: str, tmp_path: Path, 
 def test_a_script_that_ends_before_keeps_its_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("raise SystemExit(7)")
-    found = python("-m", "foreload", "profile", "--duration", "1m", script)
+    found = python(*COMMAND, "--duration", "1m", script)
     assert found.returncode == 7
     assert "exit code 7" in found.stdout
     assert "--duration" not in found.stdout
@@ -196,9 +189,7 @@ os._exit(0)
 
 
 def test_signals_that_another_thread_receives_are_passed_on() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", OTHER_THREAD], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = Program("-c", OTHER_THREAD, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.terminate()

@@ -10,12 +10,12 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import leftovers
 from tests.cli.profiled import COMMAND, write
+from tests.programs import Program, python
 
 TRANSPARENT = """
 import atexit, threading
@@ -45,15 +45,12 @@ def test_a_script_cannot_tell_that_it_is_watched(tmp_path: Path) -> None:
     script = write(tmp_path, TRANSPARENT)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/sitecustomize.py").write_text("import sys; sys.mark = 'mine'")
-    options: Any = {
-        "capture_output": True,
-        "text": True,
-        "input": "typed\n",
-        "cwd": tmp_path,
-        "env": {**os.environ, "PYTHONPATH": str(tmp_path / "other")},
-    }
-    plain = subprocess.run([sys.executable, script.name, "a", "--json", "-x"], **options)
-    watched = subprocess.run([*COMMAND, script.name, "a", "--json", "-x"], **options)
+    arguments = [script.name, "a", "--json", "-x"]
+    own = {**os.environ, "PYTHONPATH": str(tmp_path / "other")}
+    plain = subprocess.run(
+        [sys.executable, *arguments], input="typed\n", cwd=tmp_path, env=own, capture_output=True, text=True
+    )
+    watched = python(*COMMAND, *arguments, stdin="typed\n", folder=tmp_path, environment=own)
     assert watched.returncode == plain.returncode == 1
     assert watched.stderr == plain.stderr
     assert "ZeroDivisionError" in plain.stderr
@@ -71,7 +68,7 @@ if __name__ == "__main__":
 """
 
 
-def _interrupted(process: subprocess.Popen[str], number: signal.Signals) -> tuple[str, str]:
+def _interrupted(process: Program, number: signal.Signals) -> tuple[str, str]:
     """Send a signal until a process ends: Python drops a KeyboardInterrupt in the callback of a weak reference."""
     for _ in range(6):
         process.send_signal(number)
@@ -88,12 +85,7 @@ def test_an_interrupted_script_ends_as_ever_and_is_reported(number: signal.Signa
     script = write(tmp_path, FOREVER)
     kept = tmp_path / "kept.json"
     for _ in range(3):  # the signal may come just when a time is noted
-        process = subprocess.Popen(
-            [*COMMAND, "--json", str(kept), str(script)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = Program(*COMMAND, "--json", kept, script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         out, errors = _interrupted(process, number)
@@ -114,7 +106,7 @@ def test_who_kills_the_command_kills_the_script(tmp_path: Path) -> None:
     script = write(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)", loader=False)
     # What is killed does not remove its temporary files.
     own = {**os.environ, "TMPDIR": str(tmp_path)}
-    process = subprocess.Popen([*COMMAND, str(script)], stdout=subprocess.PIPE, text=True, env=own)
+    process = Program(*COMMAND, script, stdout=subprocess.PIPE, env=own)
     assert process.stdout is not None
     inner = int(process.stdout.readline())
     process.kill()
@@ -154,7 +146,7 @@ def test_curious_scripts_run_as_without_it_and_nobody_needs_to_read_the_report(t
         assert plain.stderr.count("Warning") >= 3
         with open(device, "w") if isinstance(device, str) else nullcontext(device) as out:
             watched = subprocess.run(
-                [*COMMAND, "--json", tmp_path / "r.json", script],
+                [sys.executable, *COMMAND, "--json", tmp_path / "r.json", script],
                 stdout=out,
                 stderr=subprocess.PIPE,
                 text=True,

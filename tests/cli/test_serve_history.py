@@ -6,8 +6,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +21,8 @@ from foreload.cli.serve.seen import LoaderView
 from foreload.export import publisher as publishing
 from foreload.export.document import PublishedLoader
 from foreload.export.history import MAX_BYTES, History, Totals, read, thin
-from tests.cli.test_serve import PATIENCE, SERVE, Client, program
+from tests.cli.test_serve import PATIENCE, SERVE, Client
+from tests.programs import python, started
 
 for needed in ("starlette", "uvicorn", "plotly"):
     pytest.importorskip(needed)
@@ -46,7 +45,7 @@ while True:
 
 @contextmanager
 def server() -> Iterator[Client]:
-    with program(*SERVE, "--port", "0") as (_, line):
+    with started(*SERVE) as (_, line):
         yield Client(line)
 
 
@@ -75,7 +74,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 def test_a_page_that_is_opened_later_shows_the_time_before(folder: Path) -> None:
-    with program(sys.executable, "-c", RECORDED):
+    with started("-c", RECORDED):
         wait_for(lambda: len(moments(folder)) > 15)
         opened = time.time()
         with server() as client:
@@ -87,7 +86,7 @@ def test_a_page_that_is_opened_later_shows_the_time_before(folder: Path) -> None
 
 @pytest.mark.slow
 def test_what_a_killed_program_has_left_is_shown_by_a_server_that_never_saw_it_alive(folder: Path) -> None:
-    with program(sys.executable, "-c", RECORDED) as (process, _):
+    with started("-c", RECORDED) as (process, _):
         wait_for(lambda: len(moments(folder)) > 15)
         process.kill()
         process.wait()
@@ -103,7 +102,7 @@ def test_what_a_killed_program_has_left_is_shown_by_a_server_that_never_saw_it_a
 
 @pytest.mark.slow
 def test_a_stopped_program_leaves_a_gap(folder: Path) -> None:
-    with program(sys.executable, "-c", RECORDED) as (process, _):
+    with started("-c", RECORDED) as (process, _):
         wait_for(lambda: len(moments(folder)) > 15)
         process.send_signal(signal.SIGSTOP)
         stopped = time.time()
@@ -306,9 +305,7 @@ def test_files_of_ended_loaders_are_removed_but_for_the_last(folder: Path) -> No
 @pytest.mark.slow
 def test_the_last_figures_of_a_program_that_ends_are_complete(folder: Path) -> None:
     code = RECORDED.partition("while True")[0].replace("_SECONDS = 0.1", "_SECONDS = 60.0") + "list(loader)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, timeout=PATIENCE).returncode == 0
-    )
+    assert python("-c", code, finalize=True).returncode == 0
     (path,) = folder.glob("foreload-*/*.json")
     (loader,) = json.loads(path.read_text())["loaders"]
     assert loader["stats"]["batches"] == 10

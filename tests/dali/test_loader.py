@@ -15,8 +15,9 @@ import torch
 
 import foreload as fl
 from foreload.dali import DALILoader
+from foreload.dali.feed import FedPipeline
 from tests.conftest import jpeg, photo
-from tests.dali.stand_in import Pipeline
+from tests.dali.stand_in import Output, Pipeline
 
 COUNT = 22
 
@@ -85,6 +86,36 @@ def test_whoever_reads(more: dict[str, Any]) -> None:
     loader = make(**more)
     for _ in range(2):
         assert sorted(chain.from_iterable(labels(loader))) == list(range(COUNT))
+
+
+class PageLocked:
+    """A tensor of the CPU in page-locked memory, which torch does not take by DLPack."""
+
+    shape = (2,)
+
+    def __init__(self) -> None:
+        self.memory = np.arange(2)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 3, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise BufferError("Unsupported device_type: 3")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.memory.copy() if copy else self.memory
+
+
+class Ragged(Output):
+    def is_dense_tensor(self) -> bool:
+        return False
+
+
+def test_outputs_in_page_locked_memory_are_copied() -> None:
+    tensor: Any = PageLocked()
+    (found,) = FedPipeline(lambda source: None)._to_torch(Ragged([tensor]))
+    tensor.memory[:] = 7
+    assert found.tolist() == [0, 1]
 
 
 def test_batches_stay_as_they_are() -> None:

@@ -32,10 +32,12 @@ def write(folder: Path) -> None:
     """Write what the datasets are of."""
     (folder / "images" / "cat").mkdir(parents=True)
     (folder / "files" / "cat").mkdir(parents=True)
+    (folder / "texts" / "cat").mkdir(parents=True)
     with tarfile.open(folder / "data.tar", "w") as shard:
         for number in range(COUNT):
             (folder / "images" / "cat" / f"{number:02}.jpg").write_bytes(image_bytes(number))
             (folder / "files" / "cat" / f"{number:02}.bin").write_bytes(bytes([number] * 8))
+            (folder / "texts" / "cat" / f"{number:02}.txt").write_text(f"text {number}")
             for name, content in ((f"{number:02}.jpg", image_bytes(number)), (f"{number:02}.cls", b"%d" % number)):
                 member = tarfile.TarInfo(name)
                 member.size = len(content)
@@ -87,6 +89,7 @@ DATASETS: dict[str, tuple[type, Make]] = {
         fl.TextDataset,
         lambda kind, folder: kind(folder / "data.txt", loading_mode=fl.LoadingMode.CACHED),
     ),
+    "text files": (fl.TextDataset, lambda kind, folder: kind(folder / "texts")),
     "any": (fl.MemoryEfficientDataset, lambda kind, folder: kind(folder / "files")),
     "any, images": (
         fl.MemoryEfficientDataset,

@@ -68,7 +68,7 @@ WORKERS: dict[str, dict[str, Any]] = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", DATASETS)
-@settings(max_examples=20)
+@settings(max_examples=8)  # of each of 75 cases
 @given(st.data())
 def test_batches_are_of_the_samples(folder: Path, name: str, cache: str, data: st.DataObject) -> None:
     kind, make = DATASETS[name]

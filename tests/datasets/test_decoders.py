@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ import torch
 
 import foreload as fl
 from foreload import transforms
+from foreload.datasets.images import decoders
 from foreload.datasets.images.decoders import DALI, Decoder, NvImageCodec, TorchVision
 from tests.conftest import jpeg, photo
-from tests.datasets.test_decode_on_device import load, write
+from tests.datasets.test_decode_on_device import SIZE, decoded, load, write
 
 PARTS = {NvImageCodec: "nvidia.nvimgcodec", DALI: "nvidia.dali", TorchVision: "torchvision"}
 CUDA = [
@@ -119,3 +121,44 @@ def test_numbers_are_right_while_the_gpu_is_busy(tmp_path: Path, kind: Any) -> N
             del images
         for means, labels in kept:
             assert ((means - 3 * labels).abs() <= 3).all()
+
+
+def broken() -> Any:
+    raise RuntimeError("operator torchvision::nms does not exist")
+
+
+@pytest.mark.parametrize(
+    "version", [lambda: SimpleNamespace(version=SimpleNamespace()), broken], ids=["cpu", "broken"]
+)
+def test_a_torchvision_that_cannot_decode_is_none(
+    files: list[Path], version: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoders, "find_spec", lambda name: name if name == "torchvision" else None)
+    monkeypatch.setattr(decoders, "import_module", lambda name: version())
+    for name in ("cuda", "torchvision"):
+        with pytest.raises(RuntimeError, match=f"decode='{name}' needs .*torchvision"):
+            fl.ImageDataset(files, decode=name)
+
+
+def test_a_decoder_that_is_not_installed_is_named(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "find_spec", lambda name: None)
+    with pytest.raises(
+        RuntimeError, match=r"decode='cuda' needs nvidia-nvimgcodec.* or torchvision .* or nvidia-dali"
+    ):
+        fl.ImageDataset(files, decode="cuda")
+    with pytest.raises(RuntimeError, match="decode='dali' needs nvidia-dali-cuda120: install it"):
+        fl.ImageDataset(files, decode="dali")
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_default_device_is_not_that_of_batches(
+    files: list[Path], num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foreload.epochs.cursor.draw_seed", lambda generator: 0)  # which torch draws there
+    transform = transforms.train(SIZE, flip_on_device=True, normalize=False)
+    wanted = list(decoded(files, transform, num_workers=num_workers))
+    epoch = iter(decoded(files, transform, num_workers=num_workers))
+    with torch.device("meta"):
+        found = list(epoch)
+    for batch, same in zip(wanted, found, strict=True):
+        assert all(map(torch.equal, batch, same))

@@ -20,6 +20,7 @@ from foreload import LoadingMode, transforms
 from foreload.dataset_state.digest import changed, snapshot
 from foreload.datasets.images.cache import ImageCache
 from tests.datasets.kept_images import TRANSFORMS, as_array, photo, write
+from tests.pairwise import pairwise
 
 KEPT: dict[str, dict[str, Any]] = {
     "all, lazy": {"loading_mode": LoadingMode.LAZY},
@@ -52,47 +53,50 @@ def test_pixels_are_those_without_a_cache(tmp_path: Path, name: str, kept: str) 
     assert dataset._cache.counts()["hits"] > 0
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("transform", ["train", "resize", "python"])
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "stock, none": (TorchDataLoader, {"num_workers": 0}),
+    "stock, fork": (TorchDataLoader, {"num_workers": 2, "multiprocessing_context": "fork"}),
+    "stock, spawn": (
+        TorchDataLoader,
+        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
+    ),
+    "fork": (fl.DataLoader, {"num_workers": 2, "workers": "processes"}),
+    "spawn": (fl.DataLoader, {"num_workers": 2, "workers": "processes", "multiprocessing_context": "spawn"}),
+}
+
+
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (TorchDataLoader, {"num_workers": 0}),
-        (TorchDataLoader, {"num_workers": 2, "multiprocessing_context": "fork"}),
-        pytest.param(
-            TorchDataLoader,
-            {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
-            marks=pytest.mark.slow,
-        ),
-        (fl.DataLoader, {"num_workers": 2, "workers": "processes"}),
-        pytest.param(
-            fl.DataLoader,
-            {"num_workers": 2, "workers": "processes", "multiprocessing_context": "spawn"},
-            marks=pytest.mark.slow,
-        ),
-    ],
+    ("name", "transform", "mode"),
+    pairwise(
+        [pytest.param(name, marks=pytest.mark.slow) if "spawn" in name else name for name in KINDS],
+        ["train", "resize", "python"],
+        [LoadingMode.LAZY, LoadingMode.EAGER],
+    ),
 )
-def test_every_kind_of_worker_uses_one_cache(tmp_path: Path, kind: Any, options: Any, transform: str) -> None:
+def test_every_kind_of_worker_uses_one_cache(tmp_path: Path, name: str, transform: str, mode: LoadingMode) -> None:
+    kind, options = KINDS[name]
     write(tmp_path / "images")
     plain = fl.ImageDataset(tmp_path / "images", transform=TRANSFORMS[transform], cache_size=0)
-    for arguments in ({}, {"loading_mode": LoadingMode.EAGER}):
-        dataset = fl.ImageDataset(tmp_path / "images", transform=TRANSFORMS[transform], **arguments)
-        loaders = [kind(one, batch_size=8, **options) for one in (plain, dataset)]
-        epochs = []
-        for epoch in range(2):
-            batches = []
-            for loader in loaders:
-                torch.manual_seed(epoch)
-                batches.append(torch.cat([x for x, _ in loader]))
-            assert torch.equal(*batches)
-            epochs.append(batches[0])
-        assert torch.equal(*epochs) == (transform != "train"), "what is random is drawn anew in each epoch"
-        assert dataset._cache is not None
-        counts = dataset._cache.counts()
-        assert counts["misses"] == len(dataset), "what one worker has loaded, others do not load again"
-        assert counts["hits"] == len(dataset) * (2 if arguments else 1)
+    dataset = fl.ImageDataset(tmp_path / "images", transform=TRANSFORMS[transform], loading_mode=mode)
+    # (Another start method changes no pixel: what it does to the cache is in question.)
+    usual = {**options, "multiprocessing_context": "fork"} if "spawn" in name else options
+    loaders = [kind(plain, batch_size=8, **usual), kind(dataset, batch_size=8, **options)]
+    epochs = []
+    for epoch in range(2):
+        batches = []
         for loader in loaders:
-            getattr(loader, "close", lambda: None)()
+            torch.manual_seed(epoch)
+            batches.append(torch.cat([x for x, _ in loader]))
+        assert torch.equal(*batches)
+        epochs.append(batches[0])
+    assert torch.equal(*epochs) == (transform != "train"), "what is random is drawn anew in each epoch"
+    assert dataset._cache is not None
+    counts = dataset._cache.counts()
+    assert counts["misses"] == len(dataset), "what one worker has loaded, others do not load again"
+    assert counts["hits"] == len(dataset) * (2 if mode is LoadingMode.EAGER else 1)
+    for loader in loaders:
+        getattr(loader, "close", lambda: None)()
 
 
 @pytest.mark.parametrize("mode", [LoadingMode.LAZY, LoadingMode.CACHED, LoadingMode.EAGER])
@@ -156,7 +160,7 @@ def test_a_missing_file_is_an_error_at_the_start_if_all_are_kept(tmp_path: Path)
     paths = write(tmp_path / "images", 6)
     for transform in ("resize", "python"):
         for path in (tmp_path / "none.jpg",):
-            with pytest.raises(FileNotFoundError, match=r"none\.jpg"):
+            with pytest.raises(FileNotFoundError, match=r": '.*none\.jpg'"):
                 fl.ImageDataset([*paths, path], transform=TRANSFORMS[transform], loading_mode=LoadingMode.EAGER)
 
 
@@ -203,9 +207,10 @@ LOADERS: dict[str, Any] = {
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("transform", ["resize", "python"])
-@pytest.mark.parametrize("mode", [LoadingMode.LAZY, LoadingMode.CACHED])
+@pytest.mark.parametrize(
+    ("loader", "transform", "mode"),
+    pairwise(LOADERS, ["resize", "python"], [LoadingMode.LAZY, LoadingMode.CACHED]),
+)
 def test_files_that_change_are_read_again(tmp_path: Path, loader: str, transform: str, mode: LoadingMode) -> None:
     paths = write(tmp_path / "images")
 

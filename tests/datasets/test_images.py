@@ -17,6 +17,7 @@ import foreload as fl
 from foreload import _native, transforms
 from foreload.cache.forms import ENCODED
 from tests.conftest import jpeg, photo
+from tests.pairwise import pairwise
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -65,29 +66,21 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("make", "kind"),
-    [
-        pytest.param(make, kind, marks=pytest.mark.slow if make is not photo and kind != "4:2:0" else ())
-        for make in (photo, checkerboard, noise)
-        for kind in sorted(KINDS)
-    ],
-)
-def test_pixels_are_pillows(tmp_path: Path, kind: str, make: Any) -> None:
-    for width, height in SIZES:
-        path = tmp_path / f"{width}x{height}.jpg"
-        path.write_bytes(jpeg(make(width, height), **KINDS[kind]))
-        image = Image.open(path)
-        for size in (224, (31, 57)):
-            for seed in range(3):
-                transform = transforms.train(size, color_jitter=None, normalize=False)
-                assert_close(loaded(path, transform, seed), by_pillow(image, transform, seed))
-            for transform in (
-                transforms.val(size, normalize=False, resize=300),
-                transforms.resize(size, normalize=False),
-            ):
-                assert_close(loaded(path, transform), by_pillow(image, transform))
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize(("make", "kind", "pixels"), pairwise([photo, checkerboard, noise], sorted(KINDS), SIZES))
+def test_pixels_are_pillows(tmp_path: Path, make: Any, kind: str, pixels: tuple[int, int]) -> None:
+    path = tmp_path / "one.jpg"
+    path.write_bytes(jpeg(make(*pixels), **KINDS[kind]))
+    image = Image.open(path)
+    for size in (224, (31, 57)):
+        for seed in range(3):
+            transform = transforms.train(size, color_jitter=None, normalize=False)
+            assert_close(loaded(path, transform, seed), by_pillow(image, transform, seed))
+        for transform in (
+            transforms.val(size, normalize=False, resize=300),
+            transforms.resize(size, normalize=False),
+        ):
+            assert_close(loaded(path, transform), by_pillow(image, transform))
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from torch.utils.data import IterableDataset
 import foreload as fl
 from foreload.workers.copies import own_copy
 from tests.datasets.compared import HOW, same, split_epoch
+from tests.pairwise import pairwise
 
 # Hugging Face datasets: they work as they are.
 
@@ -74,10 +75,14 @@ def test_a_hugging_face_stream_is_split_and_goes_on(hub: Any, workers: int, kind
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["threads", "processes"])
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(
+    ("number", "workers", "persistent", "kind"),
+    pairwise(range(5), [0, 1, 2], [False, True], ["threads", "processes"]),
+)
 @pytest.mark.filterwarnings("ignore:.with_length")
-def test_webdataset_pipelines_are_as_in_torch(tmp_path: Path, workers: int, kind: Any) -> None:
+def test_webdataset_pipelines_are_as_in_torch(
+    tmp_path: Path, number: int, workers: int, persistent: bool, kind: Any
+) -> None:
     wds = pytest.importorskip("webdataset")
     for shard in range(6):
         with wds.TarWriter(f"{tmp_path}/s-{shard}.tar") as writer:
@@ -105,14 +110,13 @@ def test_webdataset_pipelines_are_as_in_torch(tmp_path: Path, workers: int, kind
             5,
         ),
     ]
-    for make, size in pipelines:
-        for persistent in (False, True) if workers else (False,):
-            arguments = {"batch_size": size, "num_workers": workers, "persistent_workers": persistent}
-            theirs = TorchDataLoader(make(), **arguments)
-            ours = fl.DataLoader(make(), workers=kind, **arguments)
-            for _ in range(2):
-                assert same(list(map(list, ours)), list(map(list, theirs)))
-            ours.close()
+    make, size = pipelines[number]
+    arguments = {"batch_size": size, "num_workers": workers, "persistent_workers": persistent and workers > 0}
+    theirs = TorchDataLoader(make(), **arguments)
+    ours = fl.DataLoader(make(), workers=kind, **arguments)
+    for _ in range(2):
+        assert same(list(map(list, ours)), list(map(list, theirs)))
+    ours.close()
 
 
 def test_a_dataset_that_wants_arguments_for_its_state_is_read_again() -> None:

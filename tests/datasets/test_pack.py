@@ -6,8 +6,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -23,6 +21,7 @@ from foreload.datasets.tar.index import index_of
 from foreload.datasets.tar.pack import MANIFEST, pack
 from foreload.errors import DecodeError
 from tests.conftest import jpeg, photo
+from tests.programs import Program
 
 
 def members(folder: Path) -> list[tuple[str, bytes]]:
@@ -125,7 +124,7 @@ KILLED = "import sys; from foreload import pack; pack(sys.argv[1], sys.argv[2], 
 def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     source, target, fresh = tmp_path / "source", tmp_path / "target", tmp_path / "fresh"
     fill(source, 500)
-    process = subprocess.Popen([sys.executable, "-c", KILLED, source, target])
+    process = Program("-c", KILLED, source, target)
     while not (target / "shard-000003.tar").exists():
         assert process.poll() is None
         time.sleep(0.001)
@@ -149,7 +148,7 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
 def test_nobody_else_packs_into_the_folder_meanwhile(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     fill(source, 500)
-    process = subprocess.Popen([sys.executable, "-c", KILLED, source, target])
+    process = Program("-c", KILLED, source, target)
     while not (target / "shard-000001.tar").exists():
         assert process.poll() is None
         time.sleep(0.001)

@@ -29,6 +29,24 @@ def tokens_of(lengths: list[int]) -> list[list[int]]:
     return [list(range(1 + end - length, 1 + end)) for end, length in zip(ends.tolist(), lengths, strict=True)]
 
 
+def test_documents_of_any_layout_and_dtype_come_back() -> None:
+    numbers = np.arange(60, dtype=np.int64)
+    docs = [
+        numbers[::-1][:7],
+        numbers[::3],
+        numbers.reshape(6, 10)[:, 2],
+        numbers[5:9].astype(">i8"),
+        numbers[:3].astype(np.uint8),
+        torch.arange(20, dtype=torch.int32)[::2],
+        np.broadcast_to(np.int64(4), 5),
+        numbers[:0],
+        numbers[:4].astype(np.longlong),
+    ]
+    packed = fl.packing.pack_sequences(docs, 8)
+    for document, unpacked in zip(docs, packed.unpack(), strict=True):
+        assert unpacked.tolist() == document.tolist()
+
+
 @given(docs=documents, length=st.integers(1, 12), window=st.none() | st.integers(1, 10), pad=st.integers(-3, 3))
 def test_every_document_comes_back(docs: list[list[int]], length: int, window: int | None, pad: int) -> None:
     packed = fl.packing.pack_sequences(docs, length, pad=pad, window=window)
@@ -70,6 +88,15 @@ def best_fit(lengths: list[int], length: int) -> int:
         else:
             room.append(length - piece)
     return len(room)
+
+
+def test_the_next_batch_has_what_the_loop_writes_to_the_rows() -> None:
+    packed = fl.packing.pack_sequences([[number] * 4 for number in range(1, 65)], 4)
+    seen = []
+    for number, batch in enumerate(fl.DataLoader(packed, batch_size=2)):
+        seen.append(batch["input_ids"][0, 0].item())
+        packed.input_ids[2 * number + 2 :] = 100 + number
+    assert seen == [1, *range(100, 131)]
 
 
 @given(lengths=st.lists(st.integers(0, 70), max_size=60), length=st.integers(1, 60))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from foreload import transforms
 from foreload.datasets.tar.pack import pack
 from foreload.errors import DecodeError
 from tests.conftest import jpeg, photo
+from tests.programs import python
 
 SOUND = jpeg(photo(120, 90, 2))
 
@@ -167,10 +166,7 @@ def test_commands_do_not_wait_for_a_fifo(
     arguments = {"pack": [strange, tmp_path_factory.mktemp("packed")], "plan": [strange], "doctor": [strange]}
     for name in ("a", "b"):
         (strange / name / "itself").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "foreload", command, *map(str, arguments[command])],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = python("-m", "foreload", command, *arguments[command])
     assert done.returncode == 0, done.stdout + done.stderr
 
 

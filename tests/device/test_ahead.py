@@ -66,6 +66,17 @@ def test_transforms_run_on_the_copies_stream(use: Use) -> None:
         assert results == [[4.0 * number + 1] * 3 for number in range(30)]
 
 
+def test_tensors_with_gaps_are_staged_for_torch_would_copy_them_to_ordinary_memory(use: Use) -> None:
+    rows = torch.arange(24.0).view(4, 6)
+    dense = [rows, rows.t(), rows[1:], rows.view(1, 2, 3, 4).to(memory_format=torch.channels_last)]
+    for tensors, staged in ((dense, 0), ([rows[:, :5], rows[::2], rows[:1].expand(4, 6)], 3)):
+        device = use(FakeDevice(page_locked=True))
+        (batch,) = fl.PrefetchLoader([tensors], "cpu")
+        device.settle()
+        assert all(map(torch.equal, batch, tensors))
+        assert device.page_locks == staged
+
+
 class Unrecorded(FakeDevice):
     def record(self, value: Any) -> None: ...
 

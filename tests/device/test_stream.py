@@ -198,6 +198,19 @@ def test_streams_are_those_of_the_process(make: Any, monkeypatch: pytest.MonkeyP
     assert len(cuda.made) == 2
 
 
+def test_page_locked_memory_is_the_hosts_whatever_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+
+    def pinned(size: int, *, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        assert pin_memory
+        return empty(size, **options)
+
+    monkeypatch.setattr(torch, "empty", pinned)
+    stream = stream_module._Cuda.__new__(stream_module._Cuda)
+    with torch.device("meta"):
+        assert stream.page_lock(8).device.type == "cpu"
+
+
 def test_copies_are_timed_by_events(make: Any) -> None:
     make(None, pinned=True)
     loader = fl.DataLoader(torch.arange(12.0), batch_size=4, num_workers=0)

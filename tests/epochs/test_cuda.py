@@ -39,3 +39,11 @@ def test_a_copy_under_way_keeps_its_memory(photos: Path) -> None:
 
 def test_cached_tensors_are_page_locked() -> None:
     assert fl.CachedDataset(torch.zeros(1000, 8))[0].is_pinned()
+
+
+def test_memory_at_the_same_address_is_locked_anew() -> None:
+    for number in range(5):
+        data = fl.CachedDataset(torch.full((1000, 1000), float(number)))
+        assert data[0].is_pinned()
+        assert (data[:].to("cuda", non_blocking=True) == number).all()
+        del data  # the next one's memory is likely to be mapped where this was

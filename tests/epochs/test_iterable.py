@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
 import foreload as fl
+from tests.pairwise import pairwise
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -70,16 +71,23 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("case", sorted(CASES))
-@every_kind
-@pytest.mark.parametrize("workers", [0, 1, 3, pytest.param(2, marks=pytest.mark.slow)])
-def test_streams_are_torchs(case: str, workers: int, kind: Any) -> None:
-    for dataset in (Numbers(0, 25), Numbers(0, 7, split=False), Numbers(0, 0), Stateful(10)):
-        arguments = {**CASES[case], "num_workers": workers}
-        ours = [torch.as_tensor(batch).tolist() for batch in fl.DataLoader(dataset, workers=kind, **arguments)]
-        theirs = [torch.as_tensor(batch).tolist() for batch in TorchDataLoader(dataset, **arguments)]
-        assert ours == theirs
+STREAMS: dict[str, Callable[[], Any]] = {
+    "split": lambda: Numbers(0, 25),
+    "whole": lambda: Numbers(0, 7, split=False),
+    "empty": lambda: Numbers(0, 0),
+    "stateful": lambda: Stateful(10),
+}
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(
+    ("stream", "case", "workers", "kind"), pairwise(STREAMS, CASES, [0, 1, 2, 3], ["threads", "processes"])
+)
+def test_streams_are_torchs(stream: str, case: str, workers: int, kind: Any) -> None:
+    dataset, arguments = STREAMS[stream](), {**CASES[case], "num_workers": workers}
+    ours = [torch.as_tensor(batch).tolist() for batch in fl.DataLoader(dataset, workers=kind, **arguments)]
+    theirs = [torch.as_tensor(batch).tolist() for batch in TorchDataLoader(dataset, **arguments)]
+    assert ours == theirs
 
 
 @every_kind
@@ -266,3 +274,32 @@ def test_torchs_datapipes_have_no_state() -> None:
     assert int(next(iter(loader))) == 0
     with pytest.warns(UserWarning, match="has no state to save"):
         assert loader.state_dict() == {}
+
+
+class LongerThanItsLength(Numbers):
+    """Reports half of what each worker yields."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+    def __repr__(self) -> str:
+        return "LongerThanItsLength"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_more_samples_than_the_length_are_warned_of_in_torchs_words(workers: int) -> None:
+    """By which filters, and users who search for them, know the warning; each batch beyond the length is one."""
+    told = []
+    for loader_class in (fl.DataLoader, TorchDataLoader):
+        loader: Any = loader_class(LongerThanItsLength(0, 4), batch_size=None, num_workers=workers)
+        assert len(loader) == 2
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            list(loader)
+        texts = [str(each.message).replace(" (", "(") for each in caught]
+        told.append([text for text in texts if text.startswith("Length of")])
+    assert told[0] == told[1]
+    assert told[0]

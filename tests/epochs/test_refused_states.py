@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
+from torch.utils.data import DistributedSampler
 
 import foreload as fl
+from foreload.order.samplers import KeyedSampler
 from tests.epochs.stateful import SIZE, Numbers, Passes, as_it_is, make, take
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no state_dict")
@@ -156,3 +161,57 @@ def test_positions_that_made_shares_equal_do_not_count_with_fewer_ranks() -> Non
         epoch = iter(alone)
         state = alone.state_dict()
         assert list(epoch) == []
+
+
+# Ranks.
+
+
+class Held(Numbers):
+    """Its first samples do not come before ``rest`` has."""
+
+    thread_safe = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest = threading.Event()
+
+    def __getitem__(self, index: int) -> list[int]:
+        assert index >= 4 or self.rest.wait(60)
+        return super().__getitem__(index)
+
+
+def test_what_one_rank_had_out_of_order_is_refused_by_others() -> None:
+    def share(rank: int, ranks: int, dataset: Numbers) -> Any:
+        sampler: Any = DistributedSampler(range(SIZE), ranks, rank, shuffle=False)  # type: ignore[arg-type]
+        return fl.DataLoader(
+            dataset, 2, sampler=sampler, in_order=False, num_workers=3, workers="threads", collate_fn=as_it_is
+        )
+
+    dataset = Held()
+    loader = share(0, 2, dataset)
+    batches = iter(loader)
+    seen = take(batches, 2)
+    state = json.loads(json.dumps(loader.state_dict()))
+    dataset.rest.set()
+    for rank, ranks in [(1, 2), (0, 1), (0, 3)]:
+        with pytest.raises(ValueError, match=r"rank 0 of 2, whose batches came out of order"):
+            share(rank, ranks, Numbers()).load_state_dict(state)
+    again = share(0, 2, Numbers())
+    again.load_state_dict(state)
+    batches = iter(again)
+    seen += take(batches, 1)
+    with pytest.raises(ValueError, match=r"came out of order"):
+        share(1, 2, Numbers()).load_state_dict(again.state_dict())
+    seen += list(batches)
+    assert sorted(index for batch in seen for index, _ in batch) == list(range(0, SIZE, 2))
+
+
+def test_another_seed_of_a_sampler_is_refused() -> None:
+    def loader(sampler: Any, seed: int) -> Any:
+        return fl.DataLoader(Numbers(), 4, sampler=sampler(Numbers(), seed=seed), num_workers=0)
+
+    for sampler in (KeyedSampler, partial(DistributedSampler, num_replicas=2, rank=0)):
+        state = loader(sampler, 1).state_dict()
+        with pytest.raises(ValueError, match="sampler_seed = 1, but this one has 2"):
+            loader(sampler, 2).load_state_dict(state)
+        loader(sampler, 1).load_state_dict(state)

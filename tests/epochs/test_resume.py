@@ -19,6 +19,7 @@ from torch.utils.data import DistributedSampler, Sampler
 import foreload as fl
 from foreload.order.resume import Given, Start
 from tests.epochs.orders import ORDERS, SIZE, WORKERS, Numbers, Stream, cases, make, plain, saved
+from tests.pairwise import pairwise
 
 
 def seed_all(seed: int) -> None:
@@ -27,24 +28,27 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize(("order", "workers"), cases(ORDERS, ("seed", "generator")))
-def test_what_was_still_to_come_comes(order: str, workers: str) -> None:
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(
+    ("order", "workers", "stop"), pairwise(ORDERS, WORKERS, ["as early as can be", 1, 3, "end"])
+)
+def test_what_was_still_to_come_comes(order: str, workers: str, stop: int | str) -> None:
     seed_all(1)
     expected = plain(make(order, workers))
     # Before its first batch, an order that comes from the global generator is not drawn yet.
-    for stop in (0 if order in ("seed", "dealt", "sequential", "list") else 2, 1, 3, len(expected)):
-        seed_all(1)
-        loader = make(order, workers)
-        iterator = iter(loader)
-        first = plain(next(iterator) for _ in range(stop))
-        assert first == expected[:stop]
-        state = saved(loader.state_dict())
-        del iterator, loader
-        seed_all(99)  # another process
-        again = make(order, "threads" if workers == "here" else workers)
-        again.load_state_dict(state)
-        assert plain(again) == expected[stop:], stop
+    early = 0 if order in ("seed", "dealt", "sequential", "list") else 2
+    seen = {"as early as can be": early, "end": len(expected)}[stop] if isinstance(stop, str) else stop
+    seed_all(1)
+    loader = make(order, workers)
+    iterator = iter(loader)
+    first = plain(next(iterator) for _ in range(seen))
+    assert first == expected[:seen]
+    state = saved(loader.state_dict())
+    del iterator, loader
+    seed_all(99)  # another process
+    again = make(order, "threads" if workers == "here" else workers)
+    again.load_state_dict(state)
+    assert plain(again) == expected[seen:]
 
 
 @pytest.mark.sampled(3)
@@ -208,6 +212,57 @@ def test_augmentation_goes_on_as_it_would_have(photos: Any) -> None:
         assert torch.equal(ours[1], theirs[1])
 
 
+@pytest.mark.parametrize("seed", [1, None])
+def test_another_epoch_may_be_chosen_than_that_of_the_state(seed: int | None) -> None:
+    def loader() -> Any:
+        sampler: Any = DistributedSampler(range(20), 2, 0) if seed is None else None  # type: ignore[arg-type]
+        return fl.DataLoader(range(20), 4, not sampler, sampler, seed=seed, num_workers=0)  # type: ignore[arg-type]
+
+    def plain(batches: Any) -> list[list[int]]:
+        return [batch.tolist() for batch in batches]
+
+    first = loader()
+    first.set_epoch(3)
+    batches = iter(first)
+    next(batches)
+    state, rest = first.state_dict(), plain(batches)
+    again = loader()
+    again.load_state_dict(state)
+    again.set_epoch(3)
+    assert plain(again) == rest
+    again.load_state_dict(state)
+    with pytest.warns(UserWarning, match="middle of epoch 3, whose rest is left out"):
+        again.set_epoch(5)
+    whole = plain(again)
+    first.set_epoch(5)
+    assert whole == plain(first)
+
+
+@pytest.mark.parametrize("chosen", [3, 4])
+def test_a_distributed_sampler_may_be_set_to_another_epoch_than_that_of_the_state(chosen: int) -> None:
+    def loader() -> Any:
+        return fl.DataLoader(range(40), 2, sampler=DistributedSampler(range(40), 2, 0))  # type: ignore[arg-type]
+
+    def plain(batches: Any) -> list[list[int]]:
+        return [batch.tolist() for batch in batches]
+
+    first = loader()
+    first.sampler.set_epoch(3)
+    batches = iter(first)
+    next(batches)
+    state, rest = first.state_dict(), plain(batches)
+    again = loader()
+    again.load_state_dict(state)
+    again.sampler.set_epoch(chosen)
+    if chosen == 3:
+        assert plain(again) == rest
+        return
+    with pytest.warns(UserWarning, match="middle of epoch 3, whose rest is left out"):
+        given = plain(again)
+    first.sampler.set_epoch(4)
+    assert given == plain(first)
+
+
 def test_an_empty_state_begins_a_new_epoch() -> None:
     loader = fl.DataLoader(list(range(8)), batch_size=4)
     next(iter(loader))
@@ -243,7 +298,7 @@ def test_states_of_something_else_are_refused() -> None:
 )
 def test_positions_are_those_of_a_list(rounds: list[tuple[int, set[int]]], each: int) -> None:
     given_before = Start()
-    left = list(range(200))
+    left = list(range(700))  # as many as five rounds can take, and more
     taken: Counter[int] = Counter()
     for size, batches in rounds:
         account = Given(given_before, size, each)
@@ -255,7 +310,7 @@ def test_positions_are_those_of_a_list(rounds: list[tuple[int, set[int]]], each:
         left = [position for position in left if position not in gone]
         given_before = Start(account.ranges())
         covered = {p for begin, end in given_before.given for p in range(begin, end)}
-        assert covered == set(range(200)) - set(left)
+        assert covered == set(range(700)) - set(left)
 
 
 class Unsized(Sampler[int]):

@@ -10,7 +10,8 @@ import pytest
 from torch.utils.data import IterableDataset, get_worker_info
 
 import foreload as fl
-from tests.epochs.orders import WORKERS, Stream, cases, plain, saved
+from tests.epochs.orders import WORKERS, Stream, plain, saved
+from tests.pairwise import pairwise
 
 
 class StatefulStream(Stream):
@@ -60,29 +61,24 @@ class StreamOfIterators(IterableDataset[int]):
         return StatefulIterator()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:.*has no state_dict")
 @pytest.mark.parametrize(
-    ("kind", "workers"),
-    [
-        *cases([Stream, StatefulStream, StreamOfIterators], (StatefulStream,)),
-        (StatefulStream, "three"),
-        *(pytest.param(kind, "three", marks=pytest.mark.slow) for kind in (Stream, StreamOfIterators)),
-    ],
+    ("kind", "workers", "stop", "batch_size"),
+    pairwise([Stream, StatefulStream, StreamOfIterators], [*WORKERS, "three"], [0, 1, 2, 5, 8, "end"], [3, None]),
 )
-@pytest.mark.parametrize("batch_size", [3, None])
-def test_streams_go_on(kind: Any, workers: str, batch_size: int | None) -> None:
+def test_streams_go_on(kind: Any, workers: str, stop: int | str, batch_size: int | None) -> None:
     arguments: dict[str, Any] = {"batch_size": batch_size, **WORKERS.get(workers, {"num_workers": 3})}
     expected = plain(fl.DataLoader(kind(), **arguments))
-    for stop in (0, 1, 2, 5, 8, len(expected)):
-        loader: Any = fl.DataLoader(kind(), **arguments)
-        iterator = iter(loader)
-        assert plain(next(iterator) for _ in range(stop)) == expected[:stop]
-        state = saved(loader.state_dict())
-        del iterator
-        again: Any = fl.DataLoader(kind(), **arguments)
-        again.load_state_dict(state)
-        assert plain(again) == expected[stop:], stop
+    seen = len(expected) if stop == "end" else int(stop)
+    loader: Any = fl.DataLoader(kind(), **arguments)
+    iterator = iter(loader)
+    assert plain(next(iterator) for _ in range(seen)) == expected[:seen]
+    state = saved(loader.state_dict())
+    del iterator
+    again: Any = fl.DataLoader(kind(), **arguments)
+    again.load_state_dict(state)
+    assert plain(again) == expected[seen:]
 
 
 def test_a_stream_with_a_state_is_not_read_again_and_one_without_says_so() -> None:

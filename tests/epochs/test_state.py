@@ -5,75 +5,57 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler
 
 import foreload as fl
 from tests.epochs.stateful import DATA, ORDERS, SIZE, WORKERS, Counting, Numbers, Passes, as_it_is, make, take
-from tests.epochs.stateful_orders import cases
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no state_dict")
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
-def test_a_state_in_an_epoch_is_exact(kind: str, workers: str) -> None:
-    for stop in (0, 1, 3):
-        loader = make(kind, workers)
-        iterator = iter(loader)
-        take(iterator, stop)
+MOMENTS = ["before", 0, 1, 3, "end", "after"]  # of an epoch: a number is that of batches
+SLOW = ("persistent", "pickled")
+EVERY_KIND = [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in WORKERS]
+
+
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize(
+    ("kind", "workers", "moment"),
+    # Datasets with states, and orders with states: for each of the two, any kind of workers at any moment.
+    [*pairwise(DATA, EVERY_KIND, MOMENTS), *pairwise(ORDERS, EVERY_KIND, MOMENTS)],
+)
+def test_a_state_is_exact(kind: str, workers: str, moment: Any) -> None:
+    loader = make(kind, workers)
+    iterator: Any = None
+    if moment == "end":  # all batches have been seen, but not that there is no more
+        for _ in loader:
+            state = json.loads(json.dumps(loader.state_dict()))
+        expected: list[Any] = []
+    else:
+        if moment == "after":
+            list(loader)
+        elif moment != "before":
+            iterator = iter(loader)
+            take(iterator, moment)
         state = json.loads(json.dumps(loader.state_dict()))
         assert json.loads(json.dumps(loader.state_dict())) == state, "taken twice"
-        if kind != "drawing":
+        if iterator is not None and kind != "drawing":
             torch.rand(3)  # the loop's own draws are none of its business
-        expected = list(iterator)
-        again = make(kind, workers)
-        again.load_state_dict(state)
-        assert again.state_dict() == state, "saved again"
-        assert list(again) == expected, stop
-
-
-@pytest.mark.sampled(16)
-@pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
-def test_a_state_after_an_epoch_is_exact(kind: str, workers: str) -> None:
-    loader = make(kind, workers)
-    list(loader)
-    state = json.loads(json.dumps(loader.state_dict()))
-    expected = list(loader)
+        expected = list(loader if iterator is None else iterator)
+        assert expected
     again = make(kind, workers)
-    take(iter(again), 2)  # which leaves no trace
+    if iterator is None:
+        take(iter(again), 2)  # which leaves no trace
     again.load_state_dict(state)
-    assert again.state_dict() == state
+    assert again.state_dict() == state, "saved again"
     assert list(again) == expected
-
-
-@pytest.mark.sampled(16)
-@pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS]))
-def test_a_state_before_an_epoch_is_exact(kind: str, workers: str) -> None:
-    loader = make(kind, workers)
-    state = json.loads(json.dumps(loader.state_dict()))
-    expected = list(loader)
-    again = make(kind, workers)
-    take(iter(again), 3)
-    again.load_state_dict(state)
-    assert again.state_dict() == state
-    assert list(again) == expected
-
-
-@pytest.mark.sampled(13)
-@pytest.mark.parametrize(("kind", "workers"), cases([*DATA, *ORDERS], ("here", "threads", "processes")))
-def test_all_batches_but_the_end_seen(kind: str, workers: str) -> None:
-    loader = make(kind, workers)
-    state: Any = None
-    for _ in loader:
-        state = loader.state_dict()
-    again = make(kind, workers)
-    again.load_state_dict(state)
-    assert list(again) == []
 
 
 @pytest.mark.parametrize("order", [name for name in ORDERS if name not in ("sequential", "batches")])
@@ -108,9 +90,8 @@ def test_orders_are_torchs_own_after_a_state_before_the_first_epoch() -> None:
         assert list(loader) == expected, order
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("every", [0, 3, 7])
-@pytest.mark.parametrize(("kind", "workers"), cases(DATA, ("here", "threads", "processes")))
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize(("kind", "workers", "every"), pairwise(DATA, EVERY_KIND, [0, 3, 7]))
 def test_states_are_exact_between_snapshots(kind: str, workers: str, every: int) -> None:
     loader = make(kind, workers, snapshot_every_n_steps=every)
     iterator = iter(loader)
@@ -318,3 +299,30 @@ def test_a_generator_that_seeds_workers_too_is_where_it_would_be(
     loader = make()
     loader.load_state_dict(state)
     assert [np.atleast_1d(batch).tolist() for _ in range(2) for batch in loader] == whole[given or 0 :]
+
+
+class OwnBatches(BatchSampler):
+    """A batch sampler of a framework's or a user's: a BatchSampler by class, with none of its attributes."""
+
+    def __init__(self, batches: list[list[int]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+
+class CountedBatches(OwnBatches):
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+@pytest.mark.parametrize("kind", [OwnBatches, CountedBatches])
+def test_a_batch_sampler_without_a_sampler_is_resumed(kind: type[OwnBatches]) -> None:
+    def make() -> fl.DataLoader[Any]:
+        return fl.DataLoader(list(range(6)), batch_sampler=kind([[4, 1], [3], [0, 5, 2]]), num_workers=0)
+
+    loader = make()
+    next(iter(loader))
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in resumed] == [[3], [0, 5, 2]]

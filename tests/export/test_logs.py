@@ -17,6 +17,7 @@ import torch
 
 import foreload as fl
 from foreload.export.tensorboard import scalars
+from tests.programs import Program
 
 pytest.importorskip("prometheus_client")
 
@@ -40,13 +41,8 @@ loader = fl.DataLoader(TensorDataset(torch.arange(400)), batch_size=4, num_worke
 """
 
 
-def start(text: str, *arguments: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", START + text, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(text: str, *arguments: Any) -> Program:
+    return Program("-c", START + text, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_a_state_goes_on_where_the_loop_was() -> None:
         return prepared(fl.DataLoader(Regression(), batch_size=8, shuffle=True, seed=6, num_workers=2))
 
     loader = make()
-    whole = [indices(loader) for _ in range(2)]
+    whole = [indices(loader) for _ in range(4)]
     again = make()
     indices(again)
     batches, taken = iter(again), []
@@ -117,6 +117,9 @@ def test_a_state_goes_on_where_the_loop_was() -> None:
     other = make()
     other.load_state_dict(state)
     assert indices(other) == whole[1][3:]
+    assert [indices(other), indices(other)] == whole[2:]  # though Accelerate counts epochs from 0 again
+    other.set_epoch(1)
+    assert [indices(other), indices(other)] == whole[1:3]
     assert not leftovers.threads()
 
 

@@ -195,9 +195,9 @@ def test_the_number_of_workers_is_pickled_as_an_int() -> None:
     assert json.loads(json.dumps(loader.num_workers)) == 2
     list(loader)
     file = io.BytesIO()
-    torch.save(loader.state_dict(), file)
+    torch.save({"state": loader.state_dict(), "workers": loader.num_workers}, file)
     file.seek(0)
-    torch.load(file, weights_only=True)
+    assert type(torch.load(file, weights_only=True)["workers"]) is int
     for other in (pickle.loads(pickle.dumps(loader)), copy.copy(loader), copy.deepcopy(loader)):
         assert other.num_workers.loader is other
 

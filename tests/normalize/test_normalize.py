@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections import OrderedDict, namedtuple
 from importlib.util import find_spec
 from pathlib import Path
@@ -152,6 +153,13 @@ def test_what_cannot_be_is_said() -> None:
         Normalize(dtype=torch.int64)
 
 
+def test_the_default_device_is_not_that_of_its_numbers() -> None:
+    x = images(2, 3, 4, 4)
+    wanted = Normalize().apply(x)
+    with torch.device("meta"):
+        assert torch.equal(Normalize().apply(x), wanted)
+
+
 def test_it_is_a_value() -> None:
     normalize = Normalize(dtype=torch.float16)
     with torch.inference_mode():
@@ -184,7 +192,7 @@ def test_a_kernel_that_cannot_be_compiled_is_done_without(monkeypatch: pytest.Mo
             raise RuntimeError("Failed to find C compiler")
 
     broken = Broken()
-    failures: list[Exception] = []
+    failures: list[str] = []
     monkeypatch.setattr(normalize_module, "_unusable", failures)
     monkeypatch.setattr(normalize_module, "_kernel", lambda: broken)
     x, out = images(2, 3, 4, 4), torch.empty(2, 3, 4, 4)
@@ -193,6 +201,9 @@ def test_a_kernel_that_cannot_be_compiled_is_done_without(monkeypatch: pytest.Mo
         assert not normalize._by_kernel(x, None, out)
     assert not normalize._by_kernel(x, None, out)
     assert broken.calls == 1
+    left = weakref.ref(out)
+    del out
+    assert left() is None  # the error's frames would keep a batch on the device
 
 
 @pytest.mark.cuda
@@ -215,6 +226,7 @@ def test_cuda_gives_the_same_bits(
                     assert torch.equal(found.cpu(), wanted)
                     assert found.stride() == wanted.stride()
     assert normalize_module._kernel() is not None, "CUDA builds of torch bring Triton"
+    assert not normalize_module._unusable, "needs a C compiler"
 
 
 @pytest.mark.parametrize("values", ["x", 0.5, (0.5, None, 0.5)])

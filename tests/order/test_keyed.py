@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -170,3 +171,26 @@ def test_a_keyed_sampler_of_the_users_is_at_the_epoch_that_the_user_chose() -> N
     expected = list(sampler)
     sampler.set_epoch(6)
     assert list(iterator) == expected
+
+
+def test_a_loader_that_goes_on_counts_on_where_a_framework_counts_from_0() -> None:
+    def loader() -> Any:
+        return fl.DataLoader(range(9), 4, shuffle=True, seed=1, num_workers=0)  # type: ignore[arg-type]
+
+    def epoch(again: Any) -> list[int]:
+        return [index for batch in again for index in batch.tolist()]
+
+    first = loader()
+    orders = [epoch(first) for _ in range(4)]
+    first.set_epoch(1)
+    list(first)
+    again = loader()
+    again.load_state_dict(first.state_dict())
+    for turn, number in enumerate((0, 1, 1, 0)):
+        again.sampler.set_epoch(number)  # as Accelerate does, which counts no epoch that the loop has broken off
+        with nullcontext() if turn else pytest.warns(match="set to epoch 0, but .* goes on in epoch 2"):
+            assert epoch(again) == orders[2 + number]
+    again.set_epoch(2)  # as the user does
+    assert epoch(again) == orders[2]
+    again.sampler.set_epoch(1)
+    assert epoch(again) == orders[1]

@@ -33,7 +33,7 @@ def test_an_epoch_goes_on_exactly_in_another_loader(data: Any, size: int, other:
     assert flat(again) == flat(loader)  # the next epoch
 
 
-def ranks_of(mixed: fl.Mixture, ranks: int, size: int) -> list[fl.DataLoader[Any]]:
+def ranks_of(mixed: fl.Mixture, ranks: int, size: int | None) -> list[fl.DataLoader[Any]]:
     samplers = [MixtureSampler(mixed, 7, num_replicas=ranks, rank=rank) for rank in range(ranks)]
     return [fl.DataLoader(mixed, size, sampler=sampler, seed=7, num_workers=0) for sampler in samplers]
 
@@ -60,6 +60,24 @@ def test_an_epoch_goes_on_with_another_number_of_ranks(before: int, after: int) 
     if before == after:
         whole = ranks_of(mixed, after, 5)
         assert [one + other for one, other in zip(given, rest, strict=True)] == [flat(loader) for loader in whole]
+
+
+@pytest.mark.parametrize("size", [None, 1])
+def test_what_other_ranks_had_to_its_last_sample_is_over(size: int | None) -> None:
+    """Of 8 samples, 4 ranks load one each; 3 ranks load the other 4, with two more that fill their last round."""
+    mixed, loaded = mixture(num_samples=8), list[int]()
+    state: dict[str, Any] = {}
+    for ranks, steps in [(4, 1), (3, 2), (3, 0)]:
+        loaders = ranks_of(mixed, ranks, size)
+        for loader in loaders:
+            loader.load_state_dict(state)
+        epochs = [iter(loader) for loader in loaders]
+        loaded += [int(next(batches)) for batches in epochs for _ in range(steps)]
+        state = json.loads(json.dumps(loaders[0].state_dict()))
+    assert [list(batches) for batches in epochs] == [[], [], []]
+    order = list(MixtureSampler(mixed, 7))
+    assert not Counter(order) - Counter(loaded)
+    assert len(loaded) == 10
 
 
 def test_a_second_interruption_and_another_count_of_ranks() -> None:

@@ -134,6 +134,17 @@ def test_a_seeded_loader_loads_its_ranks_part(
         assert len(lengths) == 1
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_samples_are_left_out_of_the_same_epoch_on_any_number_of_ranks(as_rank: Ranks, shuffle: bool) -> None:
+    for rank in range(2):
+        as_rank(rank, 2)
+        loader: Any = fl.DataLoader(range(8), 2, shuffle, seed=0, skip=fl.Skip(samples=range(4), epoch=1))  # type: ignore[arg-type]
+        for epoch in range(3):
+            share = [batch.tolist() for batch in loader]
+            assert share == [loader.indices(epoch, step) for step in range(len(share))]
+            assert len(share) == (1 if epoch == 1 else 2)
+
+
 def test_ranks_are_found_when_an_epoch_begins(as_rank: Ranks) -> None:
     loader: Any = fl.DataLoader(range(10), batch_size=5, shuffle=True, seed=0)  # type: ignore[arg-type]
     assert len(loader) == 2

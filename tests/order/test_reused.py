@@ -23,6 +23,7 @@ from tests.order.reused_batches import (
     texts,
     tuples_of_lists,
 )
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -70,9 +71,7 @@ class Numbers(Dataset[Any]):
 
 
 @pytest.mark.sampled(20)
-@every_kind
-@pytest.mark.parametrize("make", BATCHES, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("dataset", [Echo, EchoAll])
+@pytest.mark.parametrize(("kind", "make", "dataset"), pairwise(KINDS, BATCHES, [Echo, EchoAll]))
 def test_batches_are_as_the_sampler_yielded_them(kind: str, make: Any, dataset: Any) -> None:
     options: Any = {"batch_sampler": Made(make), "collate_fn": identity}
     # Torch's own workers race with the sampler.
@@ -81,13 +80,14 @@ def test_batches_are_as_the_sampler_yielded_them(kind: str, make: Any, dataset: 
 
 
 @pytest.mark.sampled(12)
-@every_kind
 @pytest.mark.parametrize(
-    "make",
-    [make for make in BATCHES if make not in (inner_lists, tuples_of_lists, texts, lists_of_slices)],
-    ids=lambda make: make.__name__,
+    ("kind", "make", "wrap"),
+    pairwise(
+        KINDS,
+        [make for make in BATCHES if make not in (inner_lists, tuples_of_lists, texts, lists_of_slices)],
+        [TensorDataset, fl.CachedDataset],
+    ),
 )
-@pytest.mark.parametrize("wrap", [TensorDataset, fl.CachedDataset], ids=["torch", "cached"])
 def test_batches_of_tensors_too(kind: str, make: Any, wrap: Any) -> None:
     dataset = wrap(torch.arange(100) * 10)
     expected = [default_collate(batch) for batch in map(list, _as_torch(make, wrap))]
@@ -155,9 +155,7 @@ INDICES: dict[str, list[Any]] = {
 
 
 @pytest.mark.sampled(12)
-@every_kind
-@pytest.mark.parametrize("name", INDICES)
-@pytest.mark.parametrize("wrap", [TensorDataset, lambda _: Numbers()], ids=["tensors", "own"])
+@pytest.mark.parametrize(("kind", "name", "wrap"), pairwise(KINDS, INDICES, [TensorDataset, lambda _: Numbers()]))
 def test_indices_without_batches(kind: str, name: str, wrap: Any) -> None:
     dataset = wrap(torch.arange(100))
     options: Any = {"sampler": Made(lambda: iter(INDICES[name])), "batch_size": None}
@@ -233,17 +231,21 @@ def _fill(value: Any, number: int) -> None:
         value[0] = number
 
 
-FORMS = ["tensor", "large", "transposed", "array", "list", "dict", "tuple", "bytes"]
+FORMS = ["tensor", "large", "transposed", "array", "list", "dict", "tuple"]
+HERE_AND_WORKERS = ["here", "threads", "processes"]
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("kind", ["here", "threads", "processes"])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("batch_size", [None, 3])
-@pytest.mark.parametrize("collate", [None, identity], ids=["default", "identity"])
+@pytest.mark.parametrize(
+    ("kind", "form", "batch_size", "collate"),
+    [
+        *pairwise(HERE_AND_WORKERS, FORMS, [None, 3], [None, identity]),
+        # Torch collates no bytearrays.
+        *pairwise(HERE_AND_WORKERS, ["bytes"], [None], [None, identity]),
+        *pairwise(HERE_AND_WORKERS, ["bytes"], [3], [identity]),
+    ],
+)
 def test_a_stream_may_fill_the_same_buffer(kind: str, form: str, batch_size: int | None, collate: Any) -> None:
-    if form == "bytes" and (batch_size, collate) == (3, None):
-        pytest.skip("torch cannot collate it")
     options: Any = {"batch_size": batch_size, "collate_fn": collate}
     expected = [repr(batch) for batch in TorchDataLoader(Buffer(form), **options)]
     workers = {**KINDS[kind], "num_workers": min(1, KINDS[kind]["num_workers"])}

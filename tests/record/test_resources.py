@@ -275,17 +275,34 @@ def test_time_for_the_interpreters_lock_is_not_computing() -> None:
 
 
 def test_a_gpu_that_nobody_uses_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # whatever other tests did
     assert fl.DataLoader([1]).stats()["gpu"] is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 25)
     assert gpu.idle_share(None) == 0.75
+    # A thread that has not chosen a device would be told of the first one, whichever the loop uses.
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    for used, expected in (({2}, 2), ({1, 2}, None), (set[int](), None)):
+        monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", used.__contains__, raising=False)
+        for device in (None, torch.device("cuda"), torch.device("cpu")):
+            asked: list[Any] = []
+            monkeypatch.setattr(torch.cuda, "utilization", lambda device, asked=asked: asked.append(device) or 25)
+            assert gpu.idle_share(device) == 0.75
+            assert asked == [expected]
+    assert gpu.idle_share(torch.device("cuda", 3)) == 0.75
+    assert asked[-1] == torch.device("cuda", 3)
 
-    def unknown(device: Any) -> int:
-        raise ModuleNotFoundError("pynvml")
+    class NVMLError(Exception):
+        """Of pynvml, as a GPU that is split into instances raises it."""
 
-    monkeypatch.setattr(torch.cuda, "utilization", unknown)
-    assert gpu.idle_share(torch.device("cuda", 0)) is None
+    for error in (ModuleNotFoundError("pynvml"), RuntimeError("no driver"), NVMLError("Not Supported")):
+
+        def unknown(device: Any, error: Exception = error) -> int:
+            raise error
+
+        monkeypatch.setattr(torch.cuda, "utilization", unknown)
+        assert gpu.idle_share(torch.device("cuda", 0)) is None
 
 
 def test_starting_processes_is_measured_once_for_each() -> None:

@@ -22,6 +22,7 @@ import pytest
 import foreload as fl
 from foreload.remote.fetch import Fetch, Range
 from tests import leftovers
+from tests.programs import Program
 from tests.remote.web_server import COUNT, EACH, SHARDS, expected, right, samples, samples_of
 
 pytest.importorskip("obstore")
@@ -166,20 +167,15 @@ def test_the_helper_ends_with_its_parent(end: str, workers: str, folder: Path, s
     if end == "interrupt":
         then = "list(batches); time.sleep(60)"
     script = textwrap.dedent(SCRIPT).replace("{then}", then)
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", script, server.url(SHARDS), workers],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    program = ["-c", script, server.url(SHARDS), workers]
+    process = Program(*program, finalize=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) >= 1
     if end != "exit":
         sign = signal.SIGINT if end == "interrupt" else signal.SIGKILL
         os.killpg(process.pid, sign) if end == "interrupt" else process.send_signal(sign)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=100)
     assert process.returncode == {"exit": 3, "interrupt": -signal.SIGINT, "kill": -signal.SIGKILL}[end]
     if end == "exit":
         assert "Traceback" not in errors

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -228,3 +230,24 @@ def test_a_loop_that_keeps_the_lock_does_not_keep_it_from_processes() -> None:
     assert predict(seen, workers=8) < 1.1 * predict(seen)
     assert predict(seen, kind="processes") > 1.3 * predict(seen)
     assert Costs.of({**seen, "lock": None}).holding == 0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("workers", [0, 2, 8])
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("stock", [False, True])
+def test_a_run_that_ended_at_once_divides_by_no_zero(workers: int, kind: str, stock: bool) -> None:
+    # Its CPU time is too short to be measured, but its workers have waited for a core already.
+    for queued, share, busy in itertools.product((0.0, 0.3, 50.0), (0.0, 1e-9), (0.0, 1.0)):
+        seen = stats(
+            workers,
+            kind,
+            {"sample": stage(np.float64(busy), np.float64(busy / 2))},
+            seconds=0.6,
+            first_batch_seconds=0.2,
+            loader={"stock": stock, "batch_tensors": 2},
+            cpu={"cores": 2, "share": share, "queued_seconds": np.float64(queued)},
+        )
+        verdict(seen)
+        assert predict(seen) > 0
+        assert not math.isnan(predict(seen, workers=4))

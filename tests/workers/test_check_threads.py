@@ -162,7 +162,7 @@ RANDOM: dict[str, tuple[Callable[[int], Any], str]] = {
 @pytest.mark.parametrize("name", SAFE)
 def test_nothing_is_found_about_a_dataset_that_threads_may_share(name: str, rows: Path) -> None:
     dataset = SAFE[name](rows)
-    found = check(dataset)
+    found = check(dataset, seconds=100)  # for all samples, on a machine with much else to do
     assert found.findings == []
     assert found.ok
     assert found.samples == len(dataset)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import python
 
 SCRIPT = """
 import json, multiprocessing, os, sys
@@ -34,9 +34,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_epochs_are_torchs_where_forkserver_is_the_default(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=170, check=False
-    )
+    done = python(tmp_path / "script.py")
     assert done.returncode == 0, done.stderr
     main, method, (stock, ours) = json.loads(done.stdout)
     assert method == "forkserver"

@@ -314,3 +314,14 @@ def test_an_exception_that_cannot_be_pickled_keeps_its_class(options: dict[str, 
 def test_a_generator_that_is_none_is_a_type_error(generator: Any) -> None:
     with pytest.raises(TypeError, match=r"generator must be a torch\.Generator or None"):
         fl.DataLoader(Named(), shuffle=True, generator=generator)
+
+
+@pytest.mark.parametrize("kind", [fl.DataLoader, torch.utils.data.DataLoader])
+def test_a_prefetch_factor_of_a_loader_with_defaults_suits_one_without_workers(kind: Any) -> None:
+    made = fl.DataLoader(range(6), 4)  # type: ignore[arg-type]
+    for factor in (made.prefetch_factor, list(made) and made.prefetch_factor):
+        assert factor is None
+        again = kind(made.dataset, 4, num_workers=0, prefetch_factor=factor)
+        assert [batch.tolist() for batch in again] == [[0, 1, 2, 3], [4, 5]]
+    again = kind(made.dataset, num_workers=made.num_workers or 1, prefetch_factor=made.prefetch_factor)
+    assert again.prefetch_factor == 2

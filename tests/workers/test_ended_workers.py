@@ -8,7 +8,6 @@ import pathlib
 import select
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from multiprocessing.process import BaseProcess
@@ -20,6 +19,7 @@ import torch
 
 import foreload as fl
 from foreload.workers.processes.worker import ProcessWorker
+from tests.programs import Program
 from tests.workers.rich import Deadly, Failing, Rich
 
 
@@ -74,9 +74,7 @@ def test_workers_end_with_their_parent_even_in_the_middle_of_a_sample(tmp_path: 
         print(*[process.pid for process in iterator._workers], flush=True)
         time.sleep(100)
     """
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with Program("-c", textwrap.dedent(program), stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 3

@@ -118,6 +118,24 @@ def test_in_a_sample_that_ends_while_modules_are_taken_apart(seconds: float) -> 
     exits(body, "threads", f"Slow({seconds})", batch_size=1, num_workers=4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["threads", "stream, threads"])
+def test_in_a_sample_that_computes_without_end(kind: str) -> None:
+    body = """
+        def compute():
+            square = torch.rand(100, 100)
+            while True:
+                square = square @ torch.rand(100, 100)
+                square /= square.norm()
+                first.set()
+
+        Numbers.__getitem__ = lambda self, i: compute()
+        Stream.__iter__ = lambda self: iter([0, compute()])
+        begin(); first.wait()
+    """
+    exits(body, kind, num_workers=4)
+
+
 def test_threads_that_share_an_iterator() -> None:
     body = """
         def share():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
 import foreload as fl
-from foreload.batch.generators import KeyedGenerators
-from foreload.batch.thread_generators import keyed_generators, with_own_generators
-from foreload.batch.twisters import Trio, _SlowStates, states_of
+from foreload.batch.generators.keyed import KeyedGenerators
+from foreload.batch.generators.threads import _OwnTorchGenerator, keyed_generators, with_own_generators
+from foreload.batch.generators.twisters import Trio, _SlowStates, states_of
 
 
 def draw_everything() -> list[Any]:
@@ -171,3 +173,59 @@ def test_torchs_generators_of_worker_threads_are_keyed(count: int) -> None:
 
     assert drawn(num_workers=count, workers="threads") == drawn(num_workers=0)
     assert drawn(num_workers=count, workers="processes") == drawn(num_workers=0)
+
+
+class Late(Mapping[str, Any]):
+    """A sample whose values are computed, with random numbers, when it is collated."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __getitem__(self, name: str) -> Any:
+        return torch.rand(2) + self.index if name == "noise" else np.random.rand(3)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("noise", "numbers"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+class Samples(Dataset[Any]):
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def test_samples_that_draw_when_they_are_collated_leave_the_loops_numbers_alone() -> None:
+    def states_after(loader: Any) -> tuple[Any, ...]:
+        torch.manual_seed(3)  # one number is drawn for each epoch, as by torch
+        assert len(list(loader)) == 4
+        return global_states()
+
+    plain = states_after(TorchDataLoader(range(12), batch_size=3))  # type: ignore[arg-type]
+    assert states_after(fl.DataLoader(Samples(Late), batch_size=3, num_workers=2, workers="threads")) == plain
+
+
+@pytest.mark.parametrize("kind", [np.ndarray, torch.Tensor])
+def test_plain_arrays_are_collated_without_python_code_for_each(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[Any] = []
+    passed = _OwnTorchGenerator.__torch_function__
+
+    def counted(self: Any, func: Any, *args: Any) -> Any:
+        called.append(func)
+        return passed(self, func, *args)
+
+    monkeypatch.setattr(_OwnTorchGenerator, "__torch_function__", counted)
+    arrays = [np.full((2, 3), index) for index in range(12)]
+    data = Samples((arrays if kind is np.ndarray else [torch.from_numpy(array) for array in arrays]).__getitem__)
+    batches = list(fl.DataLoader(data, batch_size=4, num_workers=1, workers="threads"))
+    assert torch.cat(batches).tolist() == np.stack(arrays).tolist()
+    assert called == []

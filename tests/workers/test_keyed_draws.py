@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import foreload as fl
-from foreload.batch.generators import KeyedGenerators
+from foreload.batch.generators.keyed import KeyedGenerators
 
 KINDS = [{"num_workers": 0}, {"num_workers": 2, "workers": "threads"}, {"num_workers": 2, "workers": "processes"}]
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
+from tests.pairwise import pairwise
 from tests.workers.followed import COUNTS, Squares, plain
 
 RARE = 29  # the sample that changes something
@@ -120,18 +121,20 @@ def epochs(loader: Any, number: int = 3) -> list[Any]:
 
 
 @pytest.mark.sampled(10)
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"persistent_workers": True}], ids=str)
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    ("change", "options", "count"), pairwise(CHANGES, ["", "shuffle", "persistent_workers"], COUNTS)
+)
 def test_what_a_rare_sample_changes_stays(
-    change: str, options: dict[str, Any], count: int, choose: Callable[[int], None]
+    change: str, options: str, count: int, choose: Callable[[int], None]
 ) -> None:
     choose(count)
     found = []
     for kind in (TorchDataLoader, fl.DataLoader):
         reset()
         torch.manual_seed(3)
-        given = {} if kind is TorchDataLoader and "persistent_workers" in options else options
+        given: Any = {options: True} if options else {}
+        if kind is TorchDataLoader and options == "persistent_workers":
+            given = {}
         found.append(epochs(kind(Rare(change), batch_size=4, **given)))
     assert found[1] == found[0]
 

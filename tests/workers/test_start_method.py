@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.workers.start.method import start_method, why_not_started
+from tests.programs import python
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -265,7 +266,7 @@ AGAIN = "would be run again by each of them"
 def test_scripts(script: str, method: str, loads: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPTS[script].format(method=method))
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=170)
+    done = python(path)
     assert done.returncode == 0, done.stderr
     check(done, loads, why, has_imports=loads == "processes" and method != "fork")
 
@@ -280,13 +281,11 @@ def test_sessions(arguments: list[str]) -> None:
     code = SCRIPTS["no guard"].format(method="spawn").replace("foreload as fl\n", "foreload as fl\n\n", 1)
     if arguments == ["-i"]:  # a block ends with an empty line
         code = code.replace("\nprint", "\n\nprint").replace("\ntrain", "\n\ntrain")
-    more = {"args": [sys.executable, *arguments, code]} if arguments == ["-c"] else {}
-    done = subprocess.run(
-        **{"args": [sys.executable, *arguments], "input": None if more else code, **more},
-        capture_output=True,
-        text=True,
-        timeout=170,
-    )
+    if arguments == ["-c"]:
+        done = python("-c", code)
+    else:
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, input=code, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     why = "Slow is defined in this session; define it in a module"
     if arguments == ["-"]:

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 import foreload as fl
 from foreload.workers.start import template
 from tests import leftovers
+from tests.programs import python
 
 METHODS = ["spawn", "forkserver"]
 
@@ -250,7 +251,7 @@ def test_a_template_that_has_ended_is_replaced(is_known: bool) -> None:
 def test_templates_that_are_not_needed_leave_no_zombies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may change its environment in each epoch."""
     used: list[int] = []
-    for setting in range(4):
+    for setting in range(3):
         monkeypatch.setenv("FORELOAD_TEST_SETTING", str(setting))
         epoch("spawn")
         last = used[-1:]
@@ -281,8 +282,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", METHODS)
 def test_the_default_start_method_has_a_template_too(method: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(DEFAULT)
-    command = [sys.executable, tmp_path / "script.py", method]
-    assert subprocess.run(command, capture_output=True, text=True, timeout=170).stdout.strip() == "True"
+    assert python(tmp_path / "script.py", method).stdout.strip() == "True"
 
 
 @pytest.mark.slow
@@ -333,7 +333,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_it_ends_with_the_program(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=170)
+    done = python(tmp_path / "script.py", finalize=True)
     pid, numbers = done.stdout.split(" ", 1)
     assert numbers.strip() == str(list(range(8)))
     assert not leftovers.wait_until_none(lambda: set() if leftovers.has_ended(int(pid)) else {pid})

@@ -7,7 +7,6 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -21,6 +20,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
+from tests.programs import Program
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -127,14 +127,9 @@ def test_nothing_grows_over_many_epochs() -> None:
     assert len(os.listdir("/proc/self/task")) <= threads
 
 
-def run(script: str, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
+def run(script: str) -> Program:
+    code = textwrap.dedent(script)
+    return Program("-c", code, finalize=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 SLOW_LOADER = """
@@ -160,7 +155,7 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch(workers: str) -> None:
     assert process.stdout.readline() == "go\n"
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=100)
     assert process.returncode in (-signal.SIGINT, 1, 130)
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
@@ -169,7 +164,7 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch(workers: str) -> None:
 @every_worker
 def test_the_interpreter_exits_with_an_epoch_open(workers: str) -> None:
     process = run(SLOW_LOADER.format(seconds=0.05, workers=workers) + "    next(iterator)\n    print('bye')\n")
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=100)
     assert (process.returncode, output, errors) == (0, "bye\n", "")
 
 

@@ -5,12 +5,16 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "bindings.hpp"
 #include "pool.hpp"
 
 namespace {
+
+// Bytes that are copied sooner than another thread takes the lock and gives it back.
+constexpr size_t kShort = 1 << 18;
 
 using foreload::Measure;
 using foreload::Stage;
@@ -94,8 +98,20 @@ void bind_gather(nb::module_& module) {
         foreload::check_indices(indices.data(), indices.shape(0), rows);
         foreload::gather(source.data(), rows, source.shape(1), indices.data(), indices.shape(0), out.data());
       },
-      nb::arg("source"), nb::arg("indices"), nb::arg("out"),
+      nb::arg("source"), nb::arg("indices"), nb::arg("out").noconvert(),
       "Copy rows: out[i] = source[indices[i]], for two-dimensional arrays of bytes.");
+  module.def(
+      "gather_from",
+      [](const Indices& addresses, const OutRows& out) {
+        if (out.shape(0) != addresses.shape(0)) {
+          throw foreload::Error(foreload::ErrorKind::value, "out must have one row per address");
+        }
+        std::optional<ReleaseGil> release;
+        if (out.size() > kShort) release.emplace();
+        foreload::gather_from(addresses.data(), out.shape(1), addresses.shape(0), out.data());
+      },
+      nb::arg("addresses"), nb::arg("out").noconvert(),
+      "Copy rows: out[i] = the bytes at addresses[i], which the caller keeps.");
   nb::class_<RowSources>(
       module, "RowSources",
       "Arrays of so many rows each, given by address and bytes per row, which the caller keeps.")

@@ -176,6 +176,20 @@ std::shared_ptr<LineFile> keep(const LineFile& lines, uint64_t budget, int file)
   return std::make_shared<LineFile>(lines.file(), lines.first(), lines.column(), std::move(copy));
 }
 
+void init_files(WholeFiles* files, const std::vector<nb::bytes>& paths) {
+  std::vector<std::string> copies;
+  copies.reserve(paths.size());
+  for (const nb::bytes& path : paths) copies.push_back(to_string(path));
+  new (files) WholeFiles(std::move(copies));
+}
+
+std::vector<nb::bytes> paths_of(const WholeFiles& files) {
+  std::vector<nb::bytes> paths;
+  paths.reserve(files.size());
+  for (const std::string& path : files.paths()) paths.emplace_back(path.data(), path.size());
+  return paths;
+}
+
 std::vector<nb::bytes> split_record(nb::bytes record, char delimiter) {
   std::vector<std::string> fields;
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(record.c_str()), record.size());
@@ -227,15 +241,10 @@ void bind_text(nb::module_& module) {
       .def("__getstate__", &get_state)
       .def("__setstate__", &set_state);
   nb::class_<WholeFiles, TextSource>(module, "WholeFiles", "Files that are one text each.")
-      .def(
-          "__init__",
-          [](WholeFiles* files, const std::vector<nb::bytes>& paths) {
-            std::vector<std::string> copies;
-            copies.reserve(paths.size());
-            for (const nb::bytes& path : paths) copies.push_back(to_string(path));
-            new (files) WholeFiles(std::move(copies));
-          },
-          nb::arg("paths"));
+      .def("__init__", &init_files, nb::arg("paths"))
+      .def("__getstate__", &paths_of)
+      .def("__setstate__",
+           [](WholeFiles& files, const std::vector<nb::bytes>& paths) { init_files(&files, paths); });
   nb::class_<CharacterJob, foreload::Job>(module, "CharacterJob", "A batch of texts as code points.")
       .def(nb::init<std::shared_ptr<TextSource>, const Indices&, Rows, Lengths, size_t>(), nb::arg("source"),
            nb::arg("indices"), nb::arg("out"), nb::arg("lengths"), nb::arg("grain"))

@@ -26,6 +26,9 @@ void check_indices(const int64_t* indices, size_t count, int64_t rows) {
 
 namespace {
 
+// How many rows ahead memory is asked for, and how many bytes of each.
+constexpr size_t kAhead = 8, kAsked = 512;
+
 // A size known at compile time turns memcpy into a few moves; the call is most of the cost of a short row.
 template <typename Word>
 void gather_words(const void* source, int64_t rows, const int64_t* indices, size_t count, void* out) {
@@ -53,7 +56,6 @@ void gather(const void* source, int64_t rows, size_t row_bytes, const int64_t* i
     default:
       break;
   }
-  constexpr size_t kAhead = 8;
   const char* from = static_cast<const char*>(source);
   char* to = static_cast<char*>(out);
   const auto row = [&](size_t i) {
@@ -63,7 +65,19 @@ void gather(const void* source, int64_t rows, size_t row_bytes, const int64_t* i
   for (size_t i = 0; i < count; ++i) {
     if (i + kAhead < count) {
       const char* ahead = row(i + kAhead);
-      for (size_t line = 0; line < row_bytes && line < 512; line += 64) __builtin_prefetch(ahead + line);
+      for (size_t line = 0; line < row_bytes && line < kAsked; line += 64) __builtin_prefetch(ahead + line);
+    }
+    std::memcpy(to + i * row_bytes, row(i), row_bytes);
+  }
+}
+
+void gather_from(const int64_t* addresses, size_t row_bytes, size_t count, void* out) {
+  char* to = static_cast<char*>(out);
+  const auto row = [&](size_t i) { return reinterpret_cast<const char*>(addresses[i]); };
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) {
+      const char* ahead = row(i + kAhead);
+      for (size_t line = 0; line < row_bytes && line < kAsked; line += 64) __builtin_prefetch(ahead + line);
     }
     std::memcpy(to + i * row_bytes, row(i), row_bytes);
   }

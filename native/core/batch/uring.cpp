@@ -203,7 +203,7 @@ class UringReader : public Reader {
       if (result < 0) throw Error(ErrorKind::system, std::strerror(-result), path, -result);
       slot.file = {result, Descriptor(result)};
       const struct stat status = regular_status(slot.file, path);
-      let_reads_wait(slot.file);
+      if (direct_) let_reads_wait(slot.file);  // else only where the page cache has not all of it, below
       if (!has_size(status)) {
         const auto bytes = read_file(path, sizeless_);
         slot.memory = sizeless_.data();
@@ -215,6 +215,7 @@ class UringReader : public Reader {
       return true;
     }
     if (result == -EINTR || result == -EAGAIN) {
+      if (result == -EAGAIN) let_reads_wait(slot.file);
       read_on(number);
       return true;
     }

@@ -163,35 +163,47 @@ bool ImageLoader::render(const std::function<std::optional<Pixels>(const Box&, i
   const auto pixels = decode(needed, reduction);
   if (!pixels) return false;
   // The filters count from the corner of the box.
+  const ptrdiff_t colors = pixels->plane == 0 ? 3 : 1;
   const uint8_t* corner = pixels->pixels -
                           static_cast<ptrdiff_t>(vertical_.begin()) * static_cast<ptrdiff_t>(pixels->stride) -
-                          static_cast<ptrdiff_t>(horizontal_.begin()) * 3;
-  if (!transform.jitter.any()) {
-    resizer_.resize(corner, pixels->stride, vertical_, horizontal_, transform.output, out);
-    laps_.end(Stage::transform);
-    return true;
+                          static_cast<ptrdiff_t>(horizontal_.begin()) * colors;
+  const auto resize = [&](const OutputFormat& format, void* to) {
+    resizer_.resize(corner, pixels->stride, pixels->plane, vertical_, horizontal_, format, to);
+  };
+  if (transform.jitter.any()) {
+    jittered_.resize(3 * static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width));
+    resize(OutputFormat{}, jittered_.data());
+    jitter(transform, random, out);
+  } else {
+    resize(transform.output, out);
   }
-  const size_t count = static_cast<size_t>(transform.height) * static_cast<size_t>(transform.width);
-  jittered_.resize(3 * count);
-  resizer_.resize(corner, pixels->stride, vertical_, horizontal_, OutputFormat{}, jittered_.data());
+  laps_.end(Stage::transform);
+  return true;
+}
+
+void ImageLoader::jitter(const Transform& transform, Random& random, void* out) {
+  const size_t count = jittered_.size() / 3;
+  const OutputFormat& format = transform.output;
+  if (format.normalise && !format.channels_last) {
+    apply_jitter(transform.jitter, random, jittered_.data(), count, format, static_cast<float*>(out));
+    return;
+  }
   apply_jitter(transform.jitter, random, jittered_.data(), count);
-  if (!transform.output.channels_last) {
-    show_view(jittered_.data(), transform, out);
-    return true;
+  if (!format.channels_last) {
+    std::memcpy(out, jittered_.data(), jittered_.size());
+    return;
   }
   for (size_t color = 0; color < 3; ++color) {
     const uint8_t* from = jittered_.data() + color * count;
-    if (transform.output.normalise) {
+    if (format.normalise) {
       float* to = static_cast<float*>(out) + color;
-      const float scale = transform.output.scale[color], bias = transform.output.bias[color];
+      const float scale = format.scale[color], bias = format.bias[color];
       for (size_t i = 0; i < count; ++i) to[i * 3] = static_cast<float>(from[i]) * scale + bias;
     } else {
       uint8_t* to = static_cast<uint8_t*>(out) + color;
       for (size_t i = 0; i < count; ++i) to[i * 3] = from[i];
     }
   }
-  laps_.end(Stage::transform);
-  return true;
 }
 
 // The lock is never waited for: if another thread held it when the process forked, it stays locked in the

@@ -139,6 +139,8 @@ class ImageLoader {
   std::optional<Whole> decode_whole(SampleStore& store, Form form, const std::string& path,
                                     std::span<const uint8_t> bytes, size_t index, const Fallback& fallback);
   void show_view(const uint8_t* bytes, const Transform& transform, void* out);
+  // Changes the colours of jittered_, three planes of bytes, and writes them.
+  void jitter(const Transform& transform, Random& random, void* out);
   void show_decoded(const DecodedImage& image, size_t index, const Transform& transform, Key key, void* out);
   void show_planes(const Planes& planes, size_t index, const Transform& transform, Key key, void* out);
   // Decodes a box of the upright image at 1 / reduction of the size; none if the file is not sound.

@@ -122,7 +122,8 @@ void ImageLoader::show_planes(const Planes& planes, size_t index, const Transfor
                               void* out) {
   Random random(key, index);
   const View view = draw_view(transform, planes.width, planes.height, random);
-  render([&](const Box& box, int) { return to_rgb_.convert(planes, box); }, view, transform, random, 1, out);
+  render([&](const Box& box, int) { return to_rgb_.convert_to_planes(planes, box); }, view, transform, random,
+         1, out);
 }
 
 void ImageLoader::keep_bytes(SampleStore& store, size_t index, std::span<const uint8_t> bytes) {

@@ -20,10 +20,12 @@ struct Box {
   int x = 0, y = 0, width = 0, height = 0;
 };
 
-// RGB pixels: pixel (x, y) is at pixels + y * stride + 3 * x.
+// RGB pixels: pixel (x, y) is at pixels + y * stride + 3 * x. If `plane` is not 0, each colour is in a plane
+// of its own: colour c is at pixels + y * stride + c * plane + x.
 struct Pixels {
   const uint8_t* pixels = nullptr;
   size_t stride = 0;
+  size_t plane = 0;
 };
 
 // Returns the library that was compiled in, e.g. "libjpeg-turbo 2.1.5"; empty without one.

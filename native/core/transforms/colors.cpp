@@ -50,10 +50,12 @@ struct Factor {
     number = fraction(factor, bits + 8);
     rest = fraction(1 - factor, bits + 8);
     whole = static_cast<int16_t>(1 << (15 - bits));
+    blends = factor >= 0 && factor <= 1;
   }
 
   int16_t number = 0, rest = 0;  // the factor, and 1 less the factor
   int16_t whole = 0;             // the product with it is the nearest whole number
+  bool blends = false;           // what it makes of two bytes lies between them
 };
 
 // So many pixels are kept as 16-bit numbers through all steps, in the first-level cache.
@@ -63,6 +65,7 @@ struct Pixels {
   alignas(64) int16_t red[kChunk];
   alignas(64) int16_t green[kChunk];
   alignas(64) int16_t blue[kChunk];
+  alignas(64) int16_t grey[kChunk];
 };
 
 void load(const uint8_t* __restrict from, size_t count, int16_t* __restrict to) {
@@ -73,14 +76,21 @@ void store(const int16_t* __restrict from, size_t count, uint8_t* __restrict to)
   for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(from[i] >> kByteBits);
 }
 
-// The byte factor * value + bias. The sum is at most 255 * factor in size, since a bias moves towards a value
-// from 0 to 255.
-inline int16_t scaled(int16_t value, int16_t number, int16_t bias, int16_t whole) {
-  return static_cast<int16_t>(clamp(product(sum(product(value, number), bias), whole), 255) << kByteBits);
+void store(const int16_t* __restrict from, size_t count, float scale, float bias, float* __restrict to) {
+  for (size_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i] >> kByteBits) * scale + bias;
 }
 
+// The byte factor * value + bias. The sum is at most 255 * factor in size, since a bias moves towards a value
+// from 0 to 255; a factor that blends needs no clamp.
+template <bool blends>
+inline int16_t scaled(int16_t value, int16_t number, int16_t bias, int16_t whole) {
+  const int16_t nearest = product(sum(product(value, number), bias), whole);
+  return static_cast<int16_t>((blends ? nearest : clamp(nearest, 255)) << kByteBits);
+}
+
+template <bool blends>
 void scale(int16_t* values, size_t count, const Factor factor, int16_t bias) {
-  for (size_t i = 0; i < count; ++i) values[i] = scaled(values[i], factor.number, bias, factor.whole);
+  for (size_t i = 0; i < count; ++i) values[i] = scaled<blends>(values[i], factor.number, bias, factor.whole);
 }
 
 inline uint16_t part(int16_t value, uint16_t weight) {
@@ -93,13 +103,15 @@ inline int16_t grey(int16_t red, int16_t green, int16_t blue) {
   return static_cast<int16_t>(twice >> 1);
 }
 
+template <bool blends>
 void saturate(Pixels& pixels, size_t count, const Factor factor) {
+  // Apart from the rest, since compilers that see that a grey is never negative multiply it in 32 bits.
+  for (size_t i = 0; i < count; ++i) pixels.grey[i] = grey(pixels.red[i], pixels.green[i], pixels.blue[i]);
   for (size_t i = 0; i < count; ++i) {
-    const int16_t r = pixels.red[i], g = pixels.green[i], b = pixels.blue[i];
-    const int16_t bias = product(grey(r, g, b), factor.rest);
-    pixels.red[i] = scaled(r, factor.number, bias, factor.whole);
-    pixels.green[i] = scaled(g, factor.number, bias, factor.whole);
-    pixels.blue[i] = scaled(b, factor.number, bias, factor.whole);
+    const int16_t bias = product(pixels.grey[i], factor.rest);
+    pixels.red[i] = scaled<blends>(pixels.red[i], factor.number, bias, factor.whole);
+    pixels.green[i] = scaled<blends>(pixels.green[i], factor.number, bias, factor.whole);
+    pixels.blue[i] = scaled<blends>(pixels.blue[i], factor.number, bias, factor.whole);
   }
 }
 
@@ -141,18 +153,23 @@ void turn(Pixels& pixels, size_t count, float by) {
   }
 }
 
+template <bool blends>
+void take(const ColorStep& step, Pixels& pixels, size_t count, const Factor factor) {
+  if (step.change == ColorChange::saturate) return saturate<blends>(pixels, count, factor);
+  const int16_t bias = product(static_cast<int16_t>(step.mean << kByteBits), factor.rest);
+  scale<blends>(pixels.red, count, factor, bias);
+  scale<blends>(pixels.green, count, factor, bias);
+  scale<blends>(pixels.blue, count, factor, bias);
+}
+
 void take(const ColorStep& step, Pixels& pixels, size_t count) {
   if (step.change == ColorChange::turn) return turn(pixels, count, step.factor);
   const Factor factor(step.factor);
-  if (step.change == ColorChange::saturate) return saturate(pixels, count, factor);
-  const int16_t bias = product(static_cast<int16_t>(step.mean << kByteBits), factor.rest);
-  scale(pixels.red, count, factor, bias);
-  scale(pixels.green, count, factor, bias);
-  scale(pixels.blue, count, factor, bias);
+  factor.blends ? take<true>(step, pixels, count, factor) : take<false>(step, pixels, count, factor);
 }
 
 void change(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const ColorStep* steps,
-            size_t steps_count) {
+            size_t steps_count, const ColorFloats* floats) {
   Pixels pixels;
   for (size_t start = 0; start < count; start += kChunk) {
     const size_t here = count - start < kChunk ? count - start : kChunk;
@@ -161,9 +178,16 @@ void change(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const Col
     load(g, here, pixels.green);
     load(b, here, pixels.blue);
     for (const ColorStep* step = steps; step != steps + steps_count; ++step) take(*step, pixels, here);
-    store(pixels.red, here, r);
-    store(pixels.green, here, g);
-    store(pixels.blue, here, b);
+    if (floats == nullptr) {
+      store(pixels.red, here, r);
+      store(pixels.green, here, g);
+      store(pixels.blue, here, b);
+    } else {
+      float* const out = floats->out + start;
+      store(pixels.red, here, floats->scale[0], floats->bias[0], out);
+      store(pixels.green, here, floats->scale[1], floats->bias[1], out + count);
+      store(pixels.blue, here, floats->scale[2], floats->bias[2], out + 2 * count);
+    }
   }
 }
 
@@ -189,9 +213,21 @@ double luma(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_
          1000.0;
 }
 
+// Calls work(begin, count) for blocks of a length that compilers know, so that they need no code for what is
+// left over; the last one overlaps the one before. Fewer elements than a block are one of their own.
+template <typename Work>
+inline void in_blocks(size_t count, Work work) {
+  constexpr size_t kBlock = 32;
+  if (count < kBlock) return work(0, count);
+  for (size_t begin = 0; begin + kBlock <= count; begin += kBlock) work(begin, kBlock);
+  if (count % kBlock != 0) work(count - kBlock, kBlock);
+}
+
 void mix(const uint8_t* __restrict near, const uint8_t* __restrict far, size_t count,
          uint16_t* __restrict sums) {
-  for (size_t i = 0; i < count; ++i) sums[i] = static_cast<uint16_t>(3 * near[i] + far[i]);
+  in_blocks(count, [&](size_t begin, size_t size) {
+    for (size_t i = begin; i < begin + size; ++i) sums[i] = static_cast<uint16_t>(3 * near[i] + far[i]);
+  });
 }
 
 void spread(const uint16_t* __restrict sums, size_t count, uint8_t* __restrict out) {
@@ -199,8 +235,15 @@ void spread(const uint16_t* __restrict sums, size_t count, uint8_t* __restrict o
   const uint16_t* const after = sums + 1;
   for (size_t i = 0; i < count; ++i) {
     const auto three = static_cast<uint16_t>(3 * sums[i]);
-    out[2 * i] = static_cast<uint8_t>(static_cast<uint16_t>(three + before[i] + 8) >> 4);
-    out[2 * i + 1] = static_cast<uint8_t>(static_cast<uint16_t>(three + after[i] + 7) >> 4);
+    const auto left = static_cast<uint16_t>(static_cast<uint16_t>(three + before[i] + 8) >> 4);
+    const auto right = static_cast<uint16_t>(static_cast<uint16_t>(three + after[i] + 7) >> 4);
+    // Two bytes as one number are written without shuffling them.
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const auto both = static_cast<uint16_t>(left | (right << 8));
+#else
+    const auto both = static_cast<uint16_t>((left << 8) | right);
+#endif
+    __builtin_memcpy(out + 2 * i, &both, sizeof(both));
   }
 }
 
@@ -219,9 +262,46 @@ void to_rgb(const uint8_t* __restrict luma, const uint8_t* __restrict blue, cons
   }
 }
 
+// The upper and the lower 16 bits of a * b.
+inline int16_t upper(int16_t a, int16_t b) {
+  return static_cast<int16_t>((static_cast<int32_t>(a) * b) >> 16);
+}
+inline uint16_t lower(int16_t a, int16_t b) {
+  return static_cast<uint16_t>(static_cast<uint32_t>(static_cast<uint16_t>(a)) * static_cast<uint16_t>(b));
+}
+// a * b / 2^16, rounded; |a| < 2^14.
+inline int16_t rounded(int16_t a, int16_t b) {
+  return static_cast<int16_t>(sum(upper(sum(a, a), b), 1) >> 1);
+}
+
+// to_rgb in 16 bits: -46802 is 18734 - 2^16, 91881 is 26345 + 2^16, 116130 is 2 * 2^16 - 14942.
+inline int16_t green_part(int16_t blue, int16_t red) {
+  constexpr int16_t kBlue = -22554, kRed = 18734;
+  // Both lower halves are even.
+  const uint16_t low = lower(blue, kBlue), other = lower(red, kRed);
+  const auto half = static_cast<uint16_t>((static_cast<uint32_t>(low) + other + 1) >> 1);
+  const auto carry = static_cast<int16_t>(static_cast<uint16_t>((half >> 1) + (1 << 13)) >> 14);
+  return difference(sum(sum(upper(blue, kBlue), upper(red, kRed)), carry), red);
+}
+
+void to_planes(const uint8_t* __restrict luma, const uint8_t* __restrict blue, const uint8_t* __restrict red,
+               size_t count, uint8_t* __restrict out, size_t plane) {
+  uint8_t* __restrict const second = out + plane;
+  uint8_t* __restrict const third = second + plane;
+  in_blocks(count, [&](size_t begin, size_t size) {
+    for (size_t i = begin; i < begin + size; ++i) {
+      const auto y = static_cast<int16_t>(luma[i]);
+      const auto b = static_cast<int16_t>(blue[i] - 128), r = static_cast<int16_t>(red[i] - 128);
+      out[i] = static_cast<uint8_t>(clamp(sum(sum(y, r), rounded(r, 26345)), 255));
+      second[i] = static_cast<uint8_t>(clamp(sum(y, green_part(b, r)), 255));
+      third[i] = static_cast<uint8_t>(clamp(sum(sum(y, sum(b, b)), rounded(b, -14942)), 255));
+    }
+  });
+}
+
 }  // namespace
 
 extern const ColorKernels FORELOAD_NAME(FORELOAD_ISA);
-const ColorKernels FORELOAD_NAME(FORELOAD_ISA) = {change, luma, mix, spread, to_rgb};
+const ColorKernels FORELOAD_NAME(FORELOAD_ISA) = {change, luma, mix, spread, to_rgb, to_planes};
 
 }  // namespace foreload

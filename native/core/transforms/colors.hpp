@@ -20,11 +20,18 @@ struct ColorStep {
   uint8_t mean;
 };
 
+// Where value * scale[c] + bias[c] of colour c goes: three planes, one after the other.
+struct ColorFloats {
+  const float *scale, *bias;
+  float* out;
+};
+
 struct ColorKernels {
   // Takes `steps` on `count` pixels; values are bytes after each, at most 1 from
   // what real numbers give (2 for factors above 8; those above 63 count as 63).
+  // Writes to the same bytes, or to `floats` if there are some.
   void (*change)(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const ColorStep* steps,
-                 size_t steps_count);
+                 size_t steps_count, const ColorFloats* floats);
   // Returns the sum of the luma (ITU-R 601-2, as in Pillow's "L") of `count` pixels.
   double (*luma)(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t count);
   // 3 near + far, for the colour rows that are nearer to and farther from a row of pixels.
@@ -33,8 +40,15 @@ struct ColorKernels {
   void (*spread)(const uint16_t* sums, size_t count, uint8_t* out);
   // ITU-R BT.601 full range (JFIF), to 3 * count bytes.
   void (*to_rgb)(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, size_t count, uint8_t* out);
+  // The same to a row of each colour: the first begins at `out`, the others `plane` bytes after the one
+  // before.
+  void (*to_planes)(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, size_t count, uint8_t* out,
+                    size_t plane);
 };
 
 const ColorKernels& color_kernels();
+
+// Writes all sets that this processor can run to `out`, which has room for 3; returns how many.
+size_t available_color_kernels(const ColorKernels** out);
 
 }  // namespace foreload

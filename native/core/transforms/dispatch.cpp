@@ -55,6 +55,12 @@ const RowKernels& row_kernels() {
   return best;
 }
 
+size_t available_color_kernels(const ColorKernels** out) {
+  const size_t count = best_level() + 1;
+  for (size_t i = 0; i < count; ++i) out[i] = kColors[i];
+  return count;
+}
+
 const ColorKernels& color_kernels() {
   static const ColorKernels& best = *kColors[best_level()];
   return best;

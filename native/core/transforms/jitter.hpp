@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "random.hpp"
+#include "resize.hpp"
 
 namespace foreload {
 
@@ -20,5 +21,9 @@ struct Jitter {
 // Draws the factors and the order of the four steps from `random` and applies them in place to three planes
 // of `count` bytes each, one after the other in memory.
 void apply_jitter(const Jitter& jitter, Random& random, uint8_t* planes, size_t count);
+
+// The same, normalised to three planes of floats; what is left in `planes` is of no use.
+void apply_jitter(const Jitter& jitter, Random& random, uint8_t* planes, size_t count,
+                  const OutputFormat& format, float* out);
 
 }  // namespace foreload

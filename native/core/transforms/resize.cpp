@@ -65,27 +65,34 @@ void Filter::plan(int input, int full, int start, int count, bool mirrored) {
 
 // Two blends of whole rows with a transpose after each: no step handles pixels one by one.
 //   pixels [y][x c] -> blend -> [out y][x c] -> transpose -> [x c][out y] -> blend -> [out x c][out y] -> out
-void Resizer::resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
-                     const OutputFormat& format, void* out) {
+// Planes are blended and transposed one by one, to the same.
+void Resizer::resize(const uint8_t* pixels, size_t stride, size_t plane, const Filter& vertical,
+                     const Filter& horizontal, const OutputFormat& format, void* out) {
   const RowKernels& kernels = row_kernels();
   const size_t height = static_cast<size_t>(vertical.count());
   const size_t width = static_cast<size_t>(horizontal.count());
-  const size_t left = static_cast<size_t>(horizontal.begin()) * 3;
-  const size_t used = static_cast<size_t>(horizontal.end()) * 3 - left;
+  const size_t parts = plane == 0 ? 1 : 3, colors = 3 / parts;
+  const size_t left = static_cast<size_t>(horizontal.begin()) * colors;
+  const size_t used = static_cast<size_t>(horizontal.end()) * colors - left;
 
   constexpr size_t kRows = 16;
   const size_t pitch = (height + 63) / 64 * 64;
   const size_t blended_pitch = (used + 63) / 64 * 64;
+  // Kernels need no code for what is left over if they may go on to the next multiple.
+  const size_t blended_count = parts == 1 ? used : blended_pitch;
   uint8_t* blended = at_least(blended_, kRows * blended_pitch);
-  uint8_t* turned = at_least(turned_, used * pitch);
+  uint8_t* turned = at_least(turned_, parts * used * pitch);
   for (size_t y = 0; y < height; y += kRows) {
     const size_t rows = std::min(kRows, height - y);
-    for (size_t i = 0; i < rows; ++i) {
-      const int o = static_cast<int>(y + i);
-      kernels.blend(pixels + static_cast<size_t>(vertical.first(o)) * stride + left, stride,
-                    vertical.weights(o), vertical.taps(o), used, blended + i * blended_pitch);
+    for (size_t part = 0; part < parts; ++part) {
+      const uint8_t* const from = pixels + part * plane + left;
+      for (size_t i = 0; i < rows; ++i) {
+        const int o = static_cast<int>(y + i);
+        kernels.blend(from + static_cast<size_t>(vertical.first(o)) * stride, stride, vertical.weights(o),
+                      vertical.taps(o), blended_count, blended + i * blended_pitch);
+      }
+      kernels.transpose(blended, blended_pitch, rows, used, turned + part * pitch + y, parts * pitch);
     }
-    kernels.transpose(blended, blended_pitch, rows, used, turned + y, pitch);
   }
 
   const size_t column = 3 * pitch;
@@ -98,13 +105,13 @@ void Resizer::resize(const uint8_t* pixels, size_t stride, const Filter& vertica
   }
 
   // Channels-last is one matrix of (x, c) rows; planes are three matrices of x rows.
-  const size_t planes = format.channels_last ? 1 : 3;
-  const size_t rows = width * 3 / planes;
-  const size_t row_pitch = column * planes / 3;
+  const size_t matrices = format.channels_last ? 1 : 3;
+  const size_t rows = width * 3 / matrices;
+  const size_t row_pitch = column * matrices / 3;
   // Floats that are written row by row, in a pass of their own, come faster than transposed ones.
   uint8_t* const bytes = format.normalise ? at_least(bytes_, 3 * height * width) : static_cast<uint8_t*>(out);
-  for (size_t plane = 0; plane < planes; ++plane) {
-    kernels.transpose(columns + plane * pitch, row_pitch, rows, height, bytes + plane * height * width, rows);
+  for (size_t k = 0; k < matrices; ++k) {
+    kernels.transpose(columns + k * pitch, row_pitch, rows, height, bytes + k * height * width, rows);
   }
   if (format.normalise) normalise(bytes, height, width, format, static_cast<float*>(out));
 }

@@ -41,10 +41,11 @@ struct OutputFormat {
 class Resizer {
  public:
   // `pixels` points at the RGB pixel (0, 0) of the axes that the filters were planned for; only the rows and
-  // columns in [begin, end) of the filters are read. `out` receives uint8 or float32 (format.normalise),
-  // 3 x height x width or height x width x 3 (format.channels_last).
-  void resize(const uint8_t* pixels, size_t stride, const Filter& vertical, const Filter& horizontal,
-              const OutputFormat& format, void* out);
+  // columns in [begin, end) of the filters are read. Its colours lie in turn, or `plane` bytes apart (columns
+  // are then read, but not used, up to a multiple of 64 from `begin` on). `out` receives uint8 or float32
+  // (format.normalise), 3 x height x width or height x width x 3 (format.channels_last).
+  void resize(const uint8_t* pixels, size_t stride, size_t plane, const Filter& vertical,
+              const Filter& horizontal, const OutputFormat& format, void* out);
 
   // Normalises what resize() made as bytes of the same format: the same floats as it would have made at once.
   void normalise(const uint8_t* bytes, size_t height, size_t width, const OutputFormat& format, float* out);

@@ -16,6 +16,14 @@ int main() {
       const size_t row = static_cast<size_t>(indices[i] < 0 ? indices[i] + 5 : indices[i]);
       CHECK(std::memcmp(out.data() + i * width, source.data() + row * width, width) == 0);
     }
+    std::vector<int64_t> addresses;
+    for (const int64_t index : indices) {
+      const size_t row = static_cast<size_t>(index < 0 ? index + 5 : index);
+      addresses.push_back(reinterpret_cast<int64_t>(source.data() + row * width));
+    }
+    std::vector<uint8_t> same(out.size());
+    foreload::gather_from(addresses.data(), width, addresses.size(), same.data());
+    CHECK(same == out);
   }
   // Several threads copy the same, whatever the share of each.
   const size_t width = 100'003;

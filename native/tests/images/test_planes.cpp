@@ -41,6 +41,14 @@ int main() {
         CHECK(std::memcmp(pixels.pixels + static_cast<size_t>(y) * pixels.stride, whole.data() + from,
                           static_cast<size_t>(box.width) * 3) == 0);
       }
+      const auto apart = to_rgb.convert_to_planes(planes, box);
+      for (int y = 0; y < box.height; ++y) {
+        const uint8_t* row = apart.pixels + static_cast<size_t>(y) * apart.stride;
+        const size_t from = static_cast<size_t>((box.y + y) * width + box.x) * 3;
+        for (size_t i = 0; i < 3 * static_cast<size_t>(box.width); ++i) {
+          CHECK(row[i % 3 * apart.plane + i / 3] == whole[from + i]);
+        }
+      }
     }
     // The decoder is as good as before.
     CHECK(decoder.open(jpeg));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "check.hpp"
 #include "colors.hpp"
@@ -9,6 +10,7 @@
 #include "jpegs.hpp"
 
 using foreload::ColorChange;
+using foreload::ColorKernels;
 using foreload::ColorStep;
 using foreload::Jitter;
 using foreload::Random;
@@ -43,7 +45,22 @@ Color changed(const ColorStep& step, const Color& from) {
   return to;
 }
 
-void steps_are_by_definition() {
+// Floats are those of the bytes.
+void check_floats(const ColorKernels& kernels, const ColorStep& step, jpegs::Bytes from,
+                  const jpegs::Bytes& bytes) {
+  const size_t count = from.size() / 3;
+  const float scale[3] = {0.017F, -0.5F, 1}, bias[3] = {-2.1F, 0, 0.3F};
+  std::vector<float> out(from.size() + 1, 77);
+  const foreload::ColorFloats floats{scale, bias, out.data()};
+  kernels.change(from.data(), from.data() + count, from.data() + 2 * count, count, &step, 1, &floats);
+  for (size_t i = 0; i < from.size(); ++i) {
+    const volatile float product = static_cast<float>(bytes[i]) * scale[i / count];  // rounded before the sum
+    CHECK(out[i] == product + bias[i / count]);
+  }
+  CHECK(out.back() == 77);
+}
+
+void steps_are_by_definition(const ColorKernels& kernels) {
   constexpr size_t kCount = 5003;  // no multiple of what is computed at a time
   auto planes = jpegs::pixels(static_cast<int>(kCount), 3, 1, 8);
   for (size_t i = 0; i < kCount; i += 7) planes[kCount + i] = planes[2 * kCount + i] = planes[i];  // greys
@@ -53,8 +70,8 @@ void steps_are_by_definition() {
       for (const uint8_t mean : {0, 93, 255}) {
         const ColorStep step{change, change == ColorChange::turn ? std::fmod(at, 1.0F) - 0.5F : at, mean};
         auto out = planes;
-        foreload::color_kernels().change(out.data(), out.data() + kCount, out.data() + 2 * kCount, kCount,
-                                         &step, 1);
+        kernels.change(out.data(), out.data() + kCount, out.data() + 2 * kCount, kCount, &step, 1, nullptr);
+        check_floats(kernels, step, planes, out);
         for (size_t i = 0; i < kCount; ++i) {
           const auto of = [&](const jpegs::Bytes& image) {
             return Color{double(image[i]), double(image[kCount + i]), double(image[2 * kCount + i])};
@@ -67,27 +84,58 @@ void steps_are_by_definition() {
   }
 }
 
-void luma_is_the_sum() {
+void luma_is_the_sum(const ColorKernels& kernels) {
   for (const size_t count : {size_t{1}, size_t{63}, size_t{64}, size_t{20000}}) {
     const auto planes = jpegs::pixels(static_cast<int>(count), 3, 1, 9);
     double sum = 0;
     for (size_t i = 0; i < count; ++i) {
       sum += 0.299 * planes[i] + 0.587 * planes[count + i] + 0.114 * planes[2 * count + i];
     }
-    const double luma = foreload::color_kernels().luma(planes.data(), planes.data() + count,
-                                                       planes.data() + 2 * count, count);
+    const double luma = kernels.luma(planes.data(), planes.data() + count, planes.data() + 2 * count, count);
     CHECK(std::abs(luma - sum) < 1e-6 * sum + 1e-6);
   }
   // Sums of the largest bytes do not run over.
   const jpegs::Bytes white(3 * 100000, 255);
-  CHECK(foreload::color_kernels().luma(white.data(), white.data(), white.data(), 100000) == 25500000);
+  CHECK(kernels.luma(white.data(), white.data(), white.data(), 100000) == 25500000);
+}
+
+// Every pair of colours, with several lumas, and rows of all lengths.
+void planes_are_the_rgb(const ColorKernels& kernels) {
+  jpegs::Bytes luma, blue, red;
+  for (size_t i = 0; i < 65536 + 777; ++i) {
+    blue.push_back(static_cast<uint8_t>(i));
+    red.push_back(static_cast<uint8_t>(i >> 8));
+    luma.push_back(static_cast<uint8_t>(i * 7 + i / 256 * 31));
+  }
+  const size_t plane = luma.size() + 1;
+  jpegs::Bytes rgb(3 * luma.size()), planes(3 * plane, 77);
+  const auto check = [&](size_t from, size_t count) {
+    std::fill(planes.begin(), planes.end(), uint8_t{77});
+    kernels.to_rgb(&luma[from], &blue[from], &red[from], count, rgb.data());
+    kernels.to_planes(&luma[from], &blue[from], &red[from], count, planes.data(), plane);
+    for (size_t color = 0; color < 3; ++color) {
+      for (size_t i = 0; i < count; ++i) CHECK(planes[color * plane + i] == rgb[3 * i + color]);
+      CHECK(planes[color * plane + count] == 77);
+    }
+  };
+  for (int round = 0; round < 5; ++round) {
+    check(0, 65536);
+    for (uint8_t& value : luma) value = static_cast<uint8_t>(value + 51);
+  }
+  for (size_t count = 1; count < 200; ++count) check(count * 3, count);
 }
 
 }  // namespace
 
 int main() {
-  steps_are_by_definition();
-  luma_is_the_sum();
+  const ColorKernels* available[3];
+  const size_t variants = foreload::available_color_kernels(available);
+  CHECK(&foreload::color_kernels() == available[variants - 1]);
+  for (size_t i = 0; i < variants; ++i) {
+    steps_are_by_definition(*available[i]);
+    luma_is_the_sum(*available[i]);
+    planes_are_the_rgb(*available[i]);
+  }
   const size_t count = 1000;
   const auto planes = jpegs::pixels(static_cast<int>(count), 3, 1, 8);
   for (uint64_t seed = 0; seed < 50; ++seed) {

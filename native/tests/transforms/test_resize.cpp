@@ -29,6 +29,21 @@ std::vector<double> exact_axis(const std::vector<double>& in, int full) {
   return out;
 }
 
+// The same of an image whose colours are in planes of their own.
+std::vector<uint8_t> resized_planes(const jpegs::Bytes& image, int width, int height, const Filter& vertical,
+                                    const Filter& horizontal, const foreload::OutputFormat& format) {
+  const size_t plane = (static_cast<size_t>(width) + 63) / 64 * 64, stride = 3 * plane;
+  jpegs::Bytes planes(stride * static_cast<size_t>(height), 77);
+  for (size_t i = 0; i < image.size(); ++i) {
+    const size_t pixel = i / 3, columns = static_cast<size_t>(width);
+    planes[pixel / columns * stride + i % 3 * plane + pixel % columns] = image[i];
+  }
+  std::vector<uint8_t> out(3 * static_cast<size_t>(vertical.count()) *
+                           static_cast<size_t>(horizontal.count()));
+  foreload::Resizer().resize(planes.data(), stride, plane, vertical, horizontal, format, out.data());
+  return out;
+}
+
 void check(int width, int height, int out_width, int out_height, bool mirrored, bool last) {
   const auto image = jpegs::pixels(width, height, 3, 4);
   Filter vertical, horizontal;
@@ -39,7 +54,8 @@ void check(int width, int height, int out_width, int out_height, bool mirrored, 
   format.channels_last = last;
   const size_t area = static_cast<size_t>(out_width) * static_cast<size_t>(out_height);
   std::vector<uint8_t> out(3 * area);
-  resizer.resize(image.data(), static_cast<size_t>(width) * 3, vertical, horizontal, format, out.data());
+  resizer.resize(image.data(), static_cast<size_t>(width) * 3, 0, vertical, horizontal, format, out.data());
+  CHECK(out == resized_planes(image, width, height, vertical, horizontal, format));
   for (int c = 0; c < 3; ++c) {
     std::vector<std::vector<double>> rows;
     for (int y = 0; y < height; ++y) {

@@ -38,9 +38,15 @@ _MOST_FILES = 16
 
 
 class _Free(list[np.ndarray[Any, Any]]):
-    """The free buffers of a size; ``made`` counts those that are lent, too."""
+    """The free buffers of a size.
+
+    Attributes:
+        made: how many there are, those that are lent included.
+        trimmed: how many were freed and have not been missed since.
+    """
 
     made = 0
+    trimmed = 0
 
 
 class _BufferLease:
@@ -67,7 +73,8 @@ class Buffers:
     Args:
         pin: lend page-locked memory (needs CUDA).
         keep: the number of free buffers that are kept, or as many as are lent if that is more: a batch may have
-            many parts.
+            many parts. It rises where one that was freed is needed again, up to as many as were ever lent at once:
+            batches of ever different sizes would keep buffers of each size.
 
     Attributes:
         is_shared: whether other processes can map the memory.
@@ -90,6 +97,7 @@ class Buffers:
         self.process = os.getpid()
         self._pin = pin
         self._keep = keep
+        self._most_lent = 0
         self._free: dict[int, _Free] = {}
         # Collating threads borrow at the same time; a lease that ends only appends, which needs no lock.
         self._lock = threading.Lock()
@@ -116,18 +124,24 @@ class Buffers:
             if not free:
                 free.append(_allocate(rounded))
                 free.made += 1
+                # How many are lent goes up and down, so more of them are worth keeping.
+                if free.trimmed and self._keep < self._most_lent:
+                    free.trimmed -= 1
+                    self._keep += 1
             memory = free.pop()
         return np.asarray(_BufferLease(memory, free))[:size]
 
     def _trim(self) -> None:
         num_free = sum(map(len, self._free.values()))
         num_lent = sum(free.made for free in self._free.values()) - num_free
+        self._most_lent = max(self._most_lent, num_lent + 1)  # with the one that is asked for
         excess = num_free - max(self._keep, num_lent)
         while excess > 0:
             oldest = next(iter(self._free))
             if self._free[oldest]:
                 self._free[oldest].pop()
                 self._free[oldest].made -= 1
+                self._free[oldest].trimmed += 1
                 excess -= 1
             else:
                 del self._free[oldest]

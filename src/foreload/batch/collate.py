@@ -16,6 +16,7 @@ from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
 from foreload._torch import is_defined_in, plain_torch_function
+from foreload.batch.generators.threads import without_torch_generator
 from foreload.errors import warn_user
 from foreload.protocol import BatchMemory
 
@@ -168,13 +169,34 @@ def collate_into(buffers: BatchMemory, *, is_required: bool = False) -> Callable
             return result
         return _stacked(batch, first, buffers.take)
 
+    own: dict[Any, Any] = {torch.Tensor: _without_draws(torch.Tensor, stack), np.ndarray: _collate_arrays}
+
     def collate(batch: Any) -> Any:
         functions = torch_collate.default_collate_fn_map
-        if functions.get(torch.Tensor) is torch_collate.collate_tensor_fn:
-            functions = {**functions, torch.Tensor: stack}
-        return torch_collate.collate(batch, collate_fn_map=functions)
+        present = {
+            kind: function for kind, function in own.items() if functions.get(kind) is _TORCH_FUNCTIONS[kind]
+        }
+        return torch_collate.collate(batch, collate_fn_map={**functions, **present})
 
     return collate
+
+
+def _without_draws(kind: type, collate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a collate function that torch's functions are told of no generator in, as far as it is for ``kind``.
+
+    Nothing of the user's runs for samples of this very type, so nothing draws.
+    """
+
+    def collate_without_draws(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+        if set(map(type, batch)) != {kind}:
+            return collate(batch, collate_fn_map=collate_fn_map)
+        with without_torch_generator():
+            return collate(batch, collate_fn_map=collate_fn_map)
+
+    return collate_without_draws
+
+
+_collate_arrays = _without_draws(np.ndarray, torch_collate.collate_numpy_array_fn)
 
 
 def _stacked(

@@ -1,7 +1,7 @@
 """Batches of any map-style dataset: samples loaded one by one by several workers, then collated.
 
-An *assembly* turns the indices of a batch into a job for the workers and a function that takes the result. This
-one is for any dataset; datasets that the native core knows have assemblies of their own.
+An *assembly* turns the indices of a batch into a job for the workers and a function that takes the result.
+Datasets that the native core knows have assemblies of their own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from foreload import _native
 from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
-from foreload.batch.generators import KeyedGenerators, loading
+from foreload.batch.generators.keyed import KeyedGenerators, loading
+from foreload.batch.unlike import note_unlike
 from foreload.cache.serialize import separate
 from foreload.cache.view import CachedView, holds_values
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
-from foreload.unlike import note_unlike
 
 if TYPE_CHECKING:
     from foreload.protocol import BatchMemory, BatchOptions
@@ -64,7 +64,6 @@ class SampleAssembly:
 
     # A run of samples should take far longer than handing it out, yet end soon enough to balance the load.
     _RUN_SECONDS = 2e-3
-
     # Timing the stages of a sample takes about a microsecond, so short samples are timed now and then.
     _SECONDS_PER_TIMED = 5e-4
     _MOST_PER_TIMED = 32  # runs, on average: a slow one that stands for many others is a coarse estimate
@@ -250,7 +249,12 @@ class ColumnAssembly(SampleAssembly):
         spec: options of the loader.
         dataset: returns a :class:`~foreload.batch.collate.Collated`, or else samples, of a list of indices.
         buffers: memory for the batches.
+
+    Attributes:
+        in_memory: whether the loop may write to the memory that samples lie in, so that none may be made ahead.
     """
+
+    in_memory = False
 
     def __init__(self, spec: BatchOptions, dataset: Any, buffers: BatchMemory) -> None:
         super().__init__(spec, dataset, 1, buffers, arrays=False)

@@ -10,12 +10,12 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import SampleError, stop_error
+from foreload.batch.unlike import note_unlike
 from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.order.mosaic import is_streaming
 from foreload.order.resume import has_state
 from foreload.order.shuffle import Shuffled, ShuffledState
 from foreload.record.spans import Stage
-from foreload.unlike import note_unlike
 
 if TYPE_CHECKING:
     from foreload.batch.spec import BatchSpec

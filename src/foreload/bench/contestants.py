@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import TensorDataset
 
 import foreload as fl
+from foreload._torch import TorchDataLoader
 
 __all__ = ["IMAGE_CONTESTANTS", "TENSOR_CONTESTANTS", "Contestant", "Work", "present"]
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Contestant, Work
+from foreload.errors import DecodeError
 from foreload.record.usage import tree_bytes
 
 __all__ = ["Child", "Result", "compare"]
@@ -179,7 +180,10 @@ def _serve(name: str, work: Work) -> None:
     epoch = everyone[name].make(work) if name else None
     for line in sys.stdin:
         seed, batches = json.loads(line)
-        result = None if epoch is None else time_epoch(itertools.islice(epoch(seed), batches))
+        try:
+            result = None if epoch is None else time_epoch(itertools.islice(epoch(seed), batches))
+        except DecodeError as error:  # which names the file; where it was read says nothing more
+            sys.exit(str(error))
         print(json.dumps(result), flush=True)
 
 

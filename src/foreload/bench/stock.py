@@ -16,6 +16,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from foreload.datasets.folders import IMAGES, list_files
+from foreload.errors import DecodeError
 from foreload.transforms import IMAGENET_MEAN, IMAGENET_STD
 
 __all__ = ["StockImages"]
@@ -41,7 +42,10 @@ class StockImages(Dataset[tuple[torch.Tensor, int]]):
         """Load one image."""
         path, target = self.samples[index]
         with open(path, "rb") as file:
-            image = Image.open(file).convert("RGB")
+            try:
+                image = Image.open(file).convert("RGB")
+            except OSError as error:
+                raise DecodeError(f"{path}: {error}") from None
         image = _random_resized_crop(image)
         if torch.rand(1) < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

@@ -12,6 +12,7 @@ import numpy as np
 
 from foreload.checks import Array
 from foreload.record.progress import Progress, track, track_threads
+from foreload.record.units import quantity
 
 __all__ = ["synth_hdf5", "synth_images", "synth_tensors", "synth_text"]
 
@@ -49,19 +50,27 @@ def synth_images(folder: Path, count: int, *, seed: int = 0, classes: int = 10, 
 
     Raises:
         ValueError: ``count`` is not positive.
-        FileExistsError: the folder holds other files, and ``force`` is False.
+        FileExistsError: the folder holds other files, or other images, and ``force`` is False.
     """
     if count < 1:
         raise ValueError(f"images must be 1 or more, got {count}")
-    claim(folder, {"images": count, "seed": seed}, force=force)
     classes = min(classes, count)
+    paths = [folder / f"class_{index % classes:02}" / f"{index:06}.jpg" for index in range(count)]
+    # Those of an earlier run with another number would be taken for a part of these.
+    others = set() if force else set(folder.glob("class_*/*.jpg")) - set(paths)
+    if others:
+        raise FileExistsError(
+            f"{str(folder)!r} holds {quantity(len(others), 'other image', 'other images')}, such as "
+            f"{str(min(others))!r}; name an empty folder, or add --force, which leaves them there"
+        )
+    claim(folder, {"images": count, "seed": seed}, force=force)
     for name in range(classes):
         (folder / f"class_{name:02}").mkdir(exist_ok=True)
     fields = _fields(np.random.default_rng([seed, 0]))
 
     def write(index: int) -> None:
         data = _photo(fields, np.random.default_rng([seed, 1, index]))
-        (folder / f"class_{index % classes:02}" / f"{index:06}.jpg").write_bytes(data)
+        paths[index].write_bytes(data)
 
     for _ in track_threads(write, range(count), "images"):
         pass

@@ -27,7 +27,7 @@ from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.lookahead import asks_once, look_ahead
 from foreload.order.mixture import MixtureSampler
-from foreload.order.ranks import Router
+from foreload.order.ranks import Router, present_rank
 from foreload.order.samplers import KeyedSampler
 from foreload.protocol import ImageForms
 
@@ -334,6 +334,8 @@ def _place(sampler: Any) -> tuple[int, int]:
 def _router(spec: CacheSpec) -> Router | None:
     """Return what swaps samples between ranks; None if there is one rank."""
     sampler = _samples_of(spec.sampler)
+    if present_rank()[1] == 1 and getattr(sampler, "num_replicas", 1) == 1:
+        return None
     if type(sampler) not in (DistributedSampler, KeyedSampler) or type(spec.sampler) is not BatchSampler:
         raise ValueError(
             "cache: route=True needs an order that ranks can share: that of seed= with shuffle=True, or torch's "

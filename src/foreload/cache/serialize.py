@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from foreload.checks import Array
-from foreload.nested import snapshot, tensors
+from foreload.nested import bytes_of, snapshot, tensors
 
 __all__ = ["SamplePickler", "deserialize", "flatten", "restore", "separate", "serialize"]
 
@@ -96,7 +96,7 @@ def _memory(tensor: torch.Tensor) -> Array:
     try:
         return tensor.numpy()
     except TypeError:  # numpy lacks bfloat16 and some others
-        return tensor.view(-1).view(torch.uint8).numpy()
+        return bytes_of(tensor)
 
 
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -23,6 +23,7 @@ __all__ = ["app"]
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    epilog=examples("foreload doctor /data/photos", "foreload profile train.py", "foreload bench --help"),
 )
 
 
@@ -226,7 +227,8 @@ def serve(
         if error.name not in ("starlette", "uvicorn", "plotly"):
             raise
         raise ImportError(f"foreload serve needs {error.name}: pip install starlette uvicorn plotly") from None
-    run(host, port, token=token, say=lambda address: print(f"foreload serve: {address}", flush=True))
+    with typed(host="--host"):
+        run(host, port, token=token, say=lambda address: print(f"foreload serve: {address}", flush=True))
 
 
 @app.command(epilog=examples("foreload pack /data/photos /data/shards --shard-size 1GiB"))

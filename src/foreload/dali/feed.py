@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
@@ -13,7 +14,7 @@ from foreload.dali.samples import Sample
 
 __all__ = ["FedPipeline"]
 
-_CUDA = 2  # in DLPack's numbering
+_CPU, _CUDA = 1, 2  # in DLPack's numbering
 
 Inputs = Callable[[], Sequence[Sample]]
 
@@ -138,8 +139,10 @@ class FedPipeline:
     def _copied(self, tensor: Any) -> torch.Tensor:
         """Return a copy in torch's own memory, since DALI uses its memory again."""
         kind, number = tensor.__dlpack_device__()
-        if kind != _CUDA:
+        if kind == _CPU:
             return from_dlpack(tensor).clone()
+        if kind != _CUDA:  # page-locked memory of the CPU, which torch does not take
+            return torch.from_numpy(np.array(tensor))
         # On a stream of its own, which the caller waits for: a short copy, behind none of the loop's work.
         device = torch.device("cuda", number)
         if device not in self._streams:

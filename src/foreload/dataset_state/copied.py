@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 
+from foreload._torch import TorchDataLoader
 from foreload.checks import optional
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind

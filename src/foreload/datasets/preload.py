@@ -6,8 +6,8 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
+from foreload.batch.unlike import first_rounded, note_unlike
 from foreload.record.progress import track
-from foreload.unlike import first_rounded, note_unlike
 
 __all__ = ["preload"]
 

@@ -15,11 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from foreload import _native
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import MIN_BORROWED_BYTES, MIN_LENT_BYTES
 from foreload.checks import Array, Indices
+from foreload.datasets.page_lock import can_page_lock, page_lock
+from foreload.nested import bytes_of
 
 __all__ = ["Rows", "as_tensor", "byte_rows", "from_array", "row_bytes", "without_rows"]
 
@@ -59,6 +62,26 @@ class _MappedFile:
                 raise OSError(f"{self.path} has been replaced since it was mapped; map it again")
             view = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=begin)
         return torch.frombuffer(view, dtype=self.dtype, count=count, offset=self.offset - begin).view(self.shape)
+
+
+# Of which torch does not read its own pickles.
+_UNREADABLE = (torch.uint16, torch.uint32, torch.uint64)
+
+
+@dataclass(frozen=True)
+class _Pickled:
+    """The bytes of a contiguous tensor."""
+
+    memory: torch.Tensor
+    dtype: torch.dtype
+    shape: torch.Size
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Pickled:
+        return cls(torch.from_numpy(bytes_of(tensor)), tensor.dtype, tensor.shape)
+
+    def open(self) -> torch.Tensor:
+        return self.memory.view(self.dtype).view(self.shape)
 
 
 @dataclass(frozen=True)
@@ -119,15 +142,6 @@ def _shared(tensor: torch.Tensor, *, move: bool) -> torch.Tensor:
         return tensor
 
 
-def _page_lock(tensor: torch.Tensor) -> None:
-    """Page-lock a tensor's memory, or warn if CUDA cannot; raise RuntimeError if there is no CUDA."""
-    if not torch.cuda.is_available():
-        raise RuntimeError("pin=True needs CUDA, and there is none; leave pin=None to pin only if it helps")
-    code = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))  # type: ignore[no-untyped-call]
-    if code != 0:
-        warnings.warn(f"CachedDataset: memory could not be page-locked (CUDA error {code})", stacklevel=4)
-
-
 def as_tensor(name: str, data: Any) -> torch.Tensor:
     """Return a contiguous CPU tensor or array as a tensor; raise TypeError or ValueError if it is none."""
     if isinstance(data, np.ndarray):
@@ -137,7 +151,8 @@ def as_tensor(name: str, data: Any) -> torch.Tensor:
     if problem := without_rows(data):
         raise ValueError(f"{name} is {problem.format(name=name)}")
     if data.device.type != "cpu" or not data.is_contiguous():
-        raise ValueError(f"{name} must be contiguous and on the CPU, got {data.layout} on {data.device}")
+        about = f"the shape {tuple(data.shape)} and the strides {data.stride()} on {data.device}"
+        raise ValueError(f"{name} must be contiguous and on the CPU, got {about}; give {name}.cpu().contiguous()")
     # A conjugate or negative may be a mere flag of a view, which its bytes do not show.
     tensor: torch.Tensor = data.detach()
     return tensor.resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
@@ -184,7 +199,7 @@ def from_array(name: str, array: Array) -> torch.Tensor:
 
 def byte_rows(tensor: torch.Tensor) -> Array:
     """View a contiguous tensor as rows x bytes."""
-    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:])).view(torch.uint8).numpy()
+    return bytes_of(tensor).reshape(len(tensor), row_bytes(tensor))
 
 
 def row_bytes(tensor: torch.Tensor) -> int:
@@ -236,7 +251,7 @@ class Rows:
         Args:
             share: in memory that processes share; those that are there already stay as they are.
             move: for each tensor, whether its own memory may be moved there.
-            pin: page-lock it; None: if there is CUDA, unless it is a file's.
+            pin: page-lock it for as long as it is there; None: if there is CUDA, unless it is a file's.
         """
         for i, field in enumerate(self.fields):
             if (file := _read_only_file(field)) is not None:
@@ -245,8 +260,8 @@ class Rows:
                     self.fields[i], self._files[i] = file.open(), file
             if share and self._files[i] is None:
                 self.fields[i] = _shared(field, move=move[i])
-            if pin or (pin is None and torch.cuda.is_available() and self._files[i] is None):
-                _page_lock(self.fields[i])
+            if pin or (pin is None and self._files[i] is None and can_page_lock()):
+                page_lock(self.fields[i])
         self._open()
 
     def pack(self, fields: Sequence[Any], *, batch: bool) -> Any:
@@ -288,6 +303,18 @@ class Rows:
             self._likes = count, likes, most
         return likes, most
 
+    def copy_one(self, row: Any) -> Any:
+        """Make a batch of one row, faster than by :meth:`gather`; None if that has to do it."""
+        is_row = type(row) is int and -self.count <= row < self.count
+        # In a worker, and for large rows, there is memory that is used again.
+        if not is_row or get_worker_info() is not None or self.likes(1)[1] >= MIN_LENT_BYTES:
+            return None
+        row %= self.count
+        try:
+            return self.pack([torch.narrow_copy(field, 0, row, 1) for field in self.fields], batch=True)
+        except RuntimeError:  # torch cannot copy this dtype
+            return None
+
     def gather(self, rows: Indices) -> Any:
         """Make a batch of rows in new memory; raise IndexError if one of them is out of range."""
         memory = memory_for_a_batch()
@@ -303,11 +330,12 @@ class Rows:
         """Leave out what is native; a process that is being spawned maps files itself."""
         state = {name: value for name, value in vars(self).items() if name not in ("sources", "_forms", "_likes")}
         if get_spawning_popen() is None:
-            return {**state, "_files": [None] * len(self.fields)}
+            fields = [_Pickled.of(field) if field.dtype in _UNREADABLE else field for field in self.fields]
+            return {**state, "_files": [None] * len(self.fields), "fields": fields}
         return {**state, "fields": [file or field for file, field in zip(self._files, self.fields, strict=True)]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open what was left out."""
         vars(self).update(state)
-        self.fields = [field.open() if isinstance(field, _MappedFile) else field for field in self.fields]
+        self.fields = [field if isinstance(field, torch.Tensor) else field.open() for field in self.fields]
         self._open()

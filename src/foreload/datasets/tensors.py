@@ -135,6 +135,10 @@ class CachedDataset(Dataset[Any], NativeBatches):
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Gather a batch, which ``default_collate`` passes through."""
+        if type(indices) is list and len(indices) == 1 and type(self) is CachedDataset:
+            batch = self._rows.copy_one(indices[0])
+            if batch is not None:
+                return Collated(batch, 1)
         rows = positions_of(indices, len(self)) if isinstance(indices, slice) else row_numbers(indices)
         if rows is None or not inherits(self, CachedDataset, "__getitem__"):
             return [self[index] for index in indices]
@@ -279,6 +283,8 @@ class TensorAssembly:
 
 
 def _listed(indices: Any) -> Any:
+    if type(indices) is np.ndarray:  # as most are, and to ask for an Iterator takes longer
+        return indices
     return list(indices) if isinstance(indices, (Iterator, set, frozenset)) else indices
 
 

@@ -109,7 +109,12 @@ class _Mover:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized or tensor.numel() == 0:
             return False
         # A copy for which there are gradients must lead back to the tensor itself.
-        return not tensor.requires_grad and not self._stream.is_page_locked(tensor)
+        return not tensor.requires_grad and not (self._stream.is_page_locked(tensor) and _is_dense(tensor))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no gaps. One that has is copied to a device through ordinary memory without them."""
+    return tensor.is_contiguous() or torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
 class MovedAhead(EpochWrapper, Iterator[Any]):
@@ -275,7 +280,7 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
         """Give up the epoch in a forked process; return what must not be freed there."""
         self._is_parents = True
         self._finish.detach()
-        kept = (self._ahead, self._sources, self._marks)
+        kept = (self._ahead, self._sources, self._marks, self._mover)
         self._ahead, self._sources, self._marks = deque(), deque(), deque()
         return kept
 
@@ -319,8 +324,8 @@ def _finish(sources: deque[_Source], stream: SideStream) -> None:
 
 
 _epochs: weakref.WeakSet[MovedAhead] = weakref.WeakSet()
-# What a process has of the epochs of the one that it was forked from, for ever: to free what a device has used, or
-# wait for it, takes the device, which a forked process has not.
+# What a process has of the epochs of the one that it was forked from, for ever: to free what a device has used, on
+# the host too, or wait for it, takes the device, which a forked process has not.
 _of_parents: list[Any] = []
 
 

@@ -95,7 +95,7 @@ class _Cuda:
         self.overlaps = non_blocking
 
     def page_lock(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def is_page_locked(self, tensor: torch.Tensor) -> bool:
         return tensor.is_pinned()
@@ -165,7 +165,7 @@ class _Synchronous:
         self._device = device
 
     def page_lock(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
 
     def is_page_locked(self, tensor: torch.Tensor) -> bool:
         return False

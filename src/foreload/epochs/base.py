@@ -23,7 +23,6 @@ from foreload.cache.store import SampleStore
 from foreload.checks import optional
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
-from foreload.errors import warn_user
 from foreload.record.recorder import Watch, null_loop
 from foreload.record.restart import Restart
 from foreload.record.spans import Stage
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from foreload.workers.crew import PoolOwner
     from foreload.workers.worker import Result
 
-__all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened", "shown", "take_batch", "warn_of_length"]
+__all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened", "shown", "take_batch"]
 
 
 @dataclass(frozen=True)
@@ -315,16 +314,6 @@ class Opened:
         if self.buffers is None or self.buffers.process != os.getpid():
             self.buffers = Buffers(pin=pin, keep=keep)
         return self.buffers
-
-
-def warn_of_length(dataset: Any, expected: int | None, num_delivered: int, workers: int) -> None:
-    """Warn, as torch does, if a stream yields more than its reported length."""
-    if expected is not None and num_delivered > expected:
-        warn_user(
-            f"Length of IterableDataset {dataset} was reported to be {expected} (when accessing "
-            f"len(dataloader)), but {num_delivered} samples have been fetched. "
-            + ("Does each worker yield its own part of the data only?" if workers else "")
-        )
 
 
 def take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:

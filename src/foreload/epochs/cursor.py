@@ -9,21 +9,22 @@ from typing import Any, TypeVar
 from weakref import WeakMethod
 
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset
+from torch.utils.data import DistributedSampler, IterableDataset
 
 from foreload._torch import draw_seed, item_sampler
 from foreload.batch.stream import written
 from foreload.batch.worker_progress import Progress
 from foreload.checks import is_instance, known_length
 from foreload.order.ahead import Lookahead
-from foreload.order.batches import coming_draw, is_function
+from foreload.order.batches import coming_draw, is_shared
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.generator_states import generator_text, kept_generators, set_generator
 from foreload.order.known import KNOWN_SAMPLERS
+from foreload.order.mixture import MixtureSampler
 from foreload.order.mosaic import is_streaming
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, Given, Start
-from foreload.order.samplers import num_ranks
+from foreload.order.resume import AFTER_LEFT, BEGINNING, Given, Start
+from foreload.order.samplers import KeyedSampler, num_ranks
 from foreload.order.skip import Skip, left_out_of
 
 __all__ = ["Cursor", "OrderSpec", "coming", "description"]
@@ -47,6 +48,8 @@ class OrderSpec:
         skip: what is left out.
         keeps: whether workers, or the calling thread, go on in the next epoch with the same copy of the dataset.
         lookahead: finds out whether a sampler of the user's may be asked ahead of the loop; None: it may.
+        in_order: whether batches come in this order.
+        left: whether the loop has left the latest epoch in its middle.
     """
 
     dataset: Any
@@ -60,6 +63,8 @@ class OrderSpec:
     skip: tuple[Skip, ...] = ()
     keeps: bool = False
     lookahead: Lookahead | None = None
+    in_order: bool = True
+    left: bool = False
 
     @property
     def is_stream(self) -> bool:
@@ -122,7 +127,7 @@ class Cursor:
         self.stream_epoch = spec.dataset.next_epoch if is_streaming(spec.dataset) else 0
         self._spec = spec
         self._sampler_epoch = spec.sampler_epoch
-        start = BEGINNING
+        start = AFTER_LEFT if spec.left else BEGINNING
         has_begun = state is not None and state["begun"] and not state["finished"]
         # Whether a base seed is drawn; persistent workers keep theirs.
         self._draws_seed = spec.base_seed is None if state is None else state["draws_seed"]
@@ -285,14 +290,15 @@ def description(spec: OrderSpec) -> dict[str, Any]:
     name = type(inner).__name__
     if type(inner) is DistributedSampler and not inner.shuffle:
         name = "SequentialSampler"  # whose order it shares
-    is_shared = type(spec.sampler) is BatchSampler or is_function(spec.sampler)
+    has_seed = type(inner) in (DistributedSampler, KeyedSampler, MixtureSampler) and name != "SequentialSampler"
     return {
         "seed": spec.seed,
+        "sampler_seed": int(inner.seed) if has_seed else None,
         "samples": None if spec.is_stream else known_length(spec.dataset),
         "positions": spec.positions,
         "sampler": None if spec.is_stream else name,
         "batch_sampler": type(spec.sampler).__name__ if spec.batched and not spec.is_stream else None,
         "batch_size": spec.batch_size,
-        "ranks": getattr(inner, "num_replicas", 1) if is_shared else 1,
+        "ranks": getattr(inner, "num_replicas", 1) if is_shared(spec.sampler) else 1,
         "workers": spec.num_streams,
     }

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar, cast
 
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
-from torch.utils.data import DataLoader as TorchDataLoader
 
-from foreload._torch import index_sampler, item_sampler
+from foreload._torch import TorchDataLoader, index_sampler, item_sampler
 from foreload.errors import warn_user
 from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import first_value, present_rank
@@ -57,6 +56,7 @@ class LoaderOrder(TorchDataLoader[T_co]):
     _draws_itself: bool  # whether the sampler is the loader's own
     _warned_of_ranks = False
     _epoch = 0  # the number of the next epoch
+    _counted = 0  # how far the epochs of this loader are ahead of those that samplers are set to
     _resumed: dict[str, Any] | None = None
 
     @property
@@ -68,10 +68,23 @@ class LoaderOrder(TorchDataLoader[T_co]):
         rank, ranks = present_rank() if self.group is None else self.group
         if ranks == 1:
             return own
-        share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last)
+        share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last, epoch=self._epoch)
         if share is None or self.batch_size is None:
             return own if share is None else share
         return BatchSampler(share, self.batch_size, self.drop_last)
+
+    def _describe_order(self) -> list[str]:
+        """Return the arguments that say which samples make up which batch, where they are not the default ones."""
+        batches: Any = self.batch_sampler
+        if batches is not None and type(batches) is not BatchSampler:
+            return [f"batch_sampler={type(batches).__name__}"]
+        size = [f"batch_size={self.batch_size if batches is None else batches.batch_size}"]
+        drops = ["drop_last=True"] if batches is not None and batches.drop_last else []
+        sampler = self.sampler if batches is None else batches.sampler
+        if self._draws_itself:
+            return [*size, *([] if type(sampler) is SequentialSampler else ["shuffle=True"]), *drops]
+        is_stream = isinstance(self.dataset, IterableDataset)
+        return [*size, *([] if is_stream else [f"sampler={type(sampler).__name__}"]), *drops]
 
     def _warn_of_ranks(self) -> None:
         """Warn, once, if every rank loads all samples in a random order, and nobody has asked for that."""
@@ -114,12 +127,26 @@ class LoaderOrder(TorchDataLoader[T_co]):
         if self.seed is None:
             return
         keyed = self.keyed_samplers()
-        for sampler in keyed:
-            if sampler.chosen and self._resumed is None:
-                self._epoch = sampler.epoch
+        chosen = next((sampler.epoch for sampler in keyed if sampler.chosen), None)
+        if chosen is not None:
+            self._epoch = self._number_of(chosen)
         for sampler in keyed:
             sampler.set_epoch(self._epoch)
             sampler.chosen = False
+
+    def _number_of(self, chosen: int) -> int:
+        """Return the number of the epoch that begins, given the one that a sampler was set to.
+
+        A framework may count from 0 in each run (Accelerate). A loader that goes on from a state counts on.
+        """
+        if self._resumed is not None:
+            self._counted = self._epoch - chosen
+            if self._counted:
+                warn_user(
+                    f"the sampler was set to epoch {chosen}, but the state that was loaded goes on in epoch "
+                    f"{self._epoch}: so does the loader, and it counts on from there until loader.set_epoch()"
+                )
+        return chosen + self._counted
 
     def keyed_samplers(self) -> list[Any]:
         """Return foreload's samplers among the loader's, also within a framework's."""

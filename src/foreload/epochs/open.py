@@ -22,6 +22,7 @@ from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.resume import has_state
 from foreload.protocol import Assembly, EpochListener
+from foreload.threads import are_over
 from foreload.workers.crew import Crew
 from foreload.workers.spec import CrewSpec
 from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
@@ -56,6 +57,9 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
         count, workers = 0, replace(workers, count=0)
     if crew.kind(workers.workers, count) == "ray":
         return _open_on_ray(spec, crew, workers, buffers)
+    if are_over():
+        _check_threadless(workers)
+        count = 0
     if is_instance(spec.dataset, IterableDataset):
         from foreload.epochs.stream import StreamEpoch
 
@@ -64,8 +68,10 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
         identity = WorkerIdentity(count, cursor.base_seed, spec.dataset, workers.init)
         return StreamEpoch(spec, buffers, crew.copies(workers), identity, crew.recorder.spans)
     # A dataset with a state of its own, which threads would share, is loaded from in the order of its batches.
-    is_inline = count == 0 or has_state(spec.dataset)
     assembly = native_assembly(batches, spec.dataset, cursor.key, buffers)
+    # No code of the user's could tell the calling thread from a worker; but only a worker's batch can be late.
+    alone = assembly is not None and workers.workers == "auto" and workers.is_tuned and spec.timeout is None
+    is_inline = (count == 0 and not (alone and crew.is_alone)) or has_state(spec.dataset) or are_over()
     if assembly is None and is_inline:
         assembly = row_assembly(spec.dataset, batches, buffers)
     if assembly is None:
@@ -73,10 +79,23 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
     if is_inline:
         return _gather_or_inline(spec, assembly)
     threads, owner = crew.thread_pool(workers, cursor.base_seed)
-    depth = crew.tune(workers, assembly)
+    depth = crew.tune(workers, assembly, alone=alone)
     if crew.tuner is None:
         return ThreadEpoch(spec, assembly, threads, depth=depth, owner=owner)
     return TunedEpoch(crew, crew.tuner, spec, assembly, threads, depth=depth, owner=owner)
+
+
+def _check_threadless(workers: CrewSpec) -> None:
+    """Check that the calling thread gives what worker threads would, which cannot be started any more.
+
+    Raises:
+        RuntimeError: each of them would have its part of an iterable dataset, or be prepared.
+    """
+    if workers.init is not None or (workers.is_stream and not workers.is_auto and workers.count > 0):
+        raise RuntimeError(
+            "the interpreter exits, and has ended all threads: no worker threads can be started in a function "
+            "that atexit calls after foreload's; import foreload before atexit.register(), or use num_workers=0"
+        )
 
 
 def _sample_assembly(spec: EpochSpec, crew: Crew, buffers: Buffers, count: int) -> SampleAssembly:

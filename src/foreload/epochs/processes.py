@@ -16,8 +16,9 @@ from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
 from foreload.batch.worker_progress import BEGUN, Progress
-from foreload.epochs.base import EpochSpec, shown, warn_of_length
+from foreload.epochs.base import EpochSpec, shown
 from foreload.epochs.pooled import PooledEpoch
+from foreload.epochs.progress import warn_of_length
 from foreload.order.resume import has_state
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner

@@ -1,4 +1,4 @@
-"""The progress of an epoch: how many of its batches are over, and how many it has."""
+"""The progress of an epoch: how many of its batches are over, how many it has, and whether those are too many."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from foreload._torch import expected_length
 from foreload.epochs.cursor import Cursor
+from foreload.errors import warn_user
 from foreload.record.recorder import Watch
 
-__all__ = ["watch_progress"]
+__all__ = ["warn_of_length", "watch_progress"]
 
 
 def watch_progress(watch: Watch, loader: Any, cursor: Cursor, before: Cursor | None) -> None:
@@ -32,6 +33,20 @@ def watch_progress(watch: Watch, loader: Any, cursor: Cursor, before: Cursor | N
         return 0 if now is None else now.num_over, length, expected
 
     watch.number, watch.progress = cursor.epoch, progress
+
+
+def warn_of_length(dataset: Any, expected: int | None, num_delivered: int, workers: int) -> None:
+    """Warn in torch's words, which users search for and filter by, if a stream yields more than its length."""
+    cause = (
+        "For multiprocessing data-loading, this could be caused by not properly configuring the IterableDataset "
+        "replica at each worker. Please see "
+        "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+    )
+    if expected is not None and num_delivered > expected:
+        warn_user(
+            f"Length of IterableDataset {dataset} was reported to be {expected} (when accessing "
+            f"len(dataloader)), but {num_delivered} samples have been fetched. " + (cause if workers else "")
+        )
 
 
 def _stream_length(loader: Any) -> int | None:

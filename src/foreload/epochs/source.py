@@ -94,6 +94,10 @@ class EpochSource(LoaderOrder[T_co]):
         return int(self.__dict__["num_workers"])
 
     @property
+    def _ahead(self) -> int | None:
+        return 2 if self.prefetch_factor is None and self._auto_workers else self.prefetch_factor  # 2: torch's own
+
+    @property
     def spans(self) -> Spans:
         """The spans of all workers: what each did, and when."""
         return self.recorder.spans
@@ -163,14 +167,14 @@ class EpochSource(LoaderOrder[T_co]):
             self.max_restarts,
             self.timeout or None,
             self.in_order,
-            self.prefetch_factor,
+            self._ahead,
             self.snapshot_every_n_steps,
             expected_length(self) if crew.is_stream else None,
             not self._auto_workers,  # which no result may show
         )
+        buffers = self._open.memory(pin=crew.batches.pin_device is not None, keep=self._spare_buffers)
         from foreload.epochs.open import open_epoch
 
-        buffers = self._open.memory(pin=crew.batches.pin_device is not None, keep=self._spare_buffers)
         return open_epoch(spec, self._crew, crew, buffers)
 
     def choose_workers(self) -> None:
@@ -240,6 +244,8 @@ class EpochSource(LoaderOrder[T_co]):
             keeps=self.persistent_workers or not has_copies,
             # A number of workers says when batches are drawn, as in torch.
             lookahead=self._lookahead if self._auto_workers and self.workers != "ray" else None,
+            in_order=self.in_order,
+            left=self._cursor is not None and not self._cursor.finished,
         )
 
     def _cache_spec(self) -> CacheSpec:
@@ -279,7 +285,7 @@ class EpochSource(LoaderOrder[T_co]):
             self.persistent_workers,
             self.worker_init_fn,
             self.multiprocessing_context,
-            self.prefetch_factor,
+            self._ahead,
             self._prefetch_given,
             self._deepens,
             self._memory.limit is None,
@@ -305,7 +311,6 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _facts(self) -> LoaderFacts:
         """Return the facts that the loader's stats are made from."""
-        is_stream = isinstance(self.dataset, IterableDataset)
         size: Any = getattr(self.batch_sampler, "batch_size", self.batch_size)
         cache = self._open.cache  # close() may replace it meanwhile
         return LoaderFacts(
@@ -318,7 +323,7 @@ class EpochSource(LoaderOrder[T_co]):
             self._crew.stats(self.workers, int(self.num_workers), is_auto=self._auto_workers),
             {
                 "batch_size": int(size) if hasattr(size, "__index__") else None,
-                "iterable": is_stream,
+                "iterable": isinstance(self.dataset, IterableDataset),
                 "pin_memory": self._pin_device is not None,
                 "native": False,
                 "stock": False,
@@ -335,8 +340,7 @@ class EpochSource(LoaderOrder[T_co]):
             return 1  # one stream, read ahead; or until the Ray cluster is asked
         return granted_cores()
 
-    def _close(self) -> None:
-        """Close all that is open, but keep what was recorded."""
+    def _close(self) -> None:  # but keep what was recorded
         self._crew.close()
         self._open = Opened()
 

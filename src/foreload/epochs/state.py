@@ -11,8 +11,9 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler
 
+from foreload._torch import item_sampler
 from foreload.epochs.cursor import Cursor, OrderSpec, coming, description
-from foreload.order.batches import is_function
+from foreload.order.batches import is_function, is_shared
 from foreload.order.generator_states import check_sampler_states, check_text
 from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state
 from foreload.order.resume import has_state
@@ -42,7 +43,11 @@ def save(spec: OrderSpec, cursor: Cursor | None, epoch: int) -> dict[str, Any]:
         read = [progress.state for progress in cursor.streams.values() if progress.state is not None]
         samples = sum(own["samples"] for own in read)
         state["dataset"] = streaming_state(spec.dataset, samples, cursor.stream_epoch)
-    return {"foreload": _VERSION, **description(spec), **state}
+    own = description(spec)
+    # What is delivered out of order, this rank alone has had; otherwise all ranks have the same state.
+    is_own = own["ranks"] > 1 and bool(state["given"]) and (not spec.in_order or _has_gaps(state["given"]))
+    rank = getattr(item_sampler(spec.sampler), "rank", None) if is_own else None
+    return {"foreload": _VERSION, **own, **state, "rank": rank}
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,10 @@ def _are_ranges(value: Any) -> bool:
     return all(before[1] < after[0] for before, after in pairwise(value))
 
 
+def _has_gaps(given: Any) -> bool:
+    return len(given) > 1 or (len(given) == 1 and given[0][0] > 0)
+
+
 def _is_key(value: Any) -> bool:
     return _is_list(value, _is_count) and len(value) == 2
 
@@ -143,13 +152,16 @@ def _is_stream(value: Any) -> bool:
 
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (_is_count_or_none, "an int of 0 or more, or None"),
+    "sampler_seed": (lambda value: value is None or _is_int(value), "an int or None"),
     "samples": (_is_count_or_none, "an int of 0 or more, or None"),
     "positions": (_is_count_or_none, "an int of 0 or more, or None"),
     "sampler": (_is_name_or_none, "the name of a class, or None"),
     "batch_sampler": (_is_name_or_none, "the name of a class, or None"),
     "batch_size": (_is_count_or_none, "an int, or None"),
     "ranks": (_is_count, "an int"),
-    "workers": (_is_count, "an int of 0 or more"),
+    "rank": (_is_count_or_none, "an int of 0 or more, or None"),
+    # (A loader may take as many workers as the state had, each with a copy of the dataset.)
+    "workers": (lambda value: _is_count(value) and value <= 1024, "an int from 0 to 1024"),
     "epoch": (_is_count, "an int of 0 or more"),
     "sampler_epoch": (lambda value: value is None or _is_int(value), "an int or None"),
     "finished": (lambda value: isinstance(value, bool), "True or False"),
@@ -184,7 +196,7 @@ def _shown(value: Any) -> str:
 def _check_kind(spec: OrderSpec, state: dict[str, Any]) -> None:
     """Check what two loaders must have in common, whatever their workers."""
     own = description(spec)
-    names = ["seed", "samples", "sampler", "batch_sampler"]
+    names = ["seed", "samples", "sampler", "sampler_seed", "batch_sampler"]
     if own["ranks"] == state["ranks"] == 1:
         names.append("positions")
     elif own["ranks"] == 1 or state["ranks"] == 1:
@@ -251,13 +263,21 @@ def _check_given(spec: OrderSpec, state: dict[str, Any]) -> None:
     given, total = state["given"], spec.positions
     if given and not state["begun"]:
         raise ValueError(f"the state's 'given' is {_shown(given)}, but its epoch had not begun")
+    if state["rank"] is not None and given:
+        ranks, rank = description(spec)["ranks"], getattr(item_sampler(spec.sampler), "rank", None)
+        if (ranks, rank) != (state["ranks"], state["rank"]):
+            raise ValueError(
+                f"the state is of rank {state['rank']} of {state['ranks']}, whose batches came out of order "
+                "(in_order=False), and others have had others: load on each rank its own state, with as many ranks"
+            )
     if given and total is not None:
         # Ranks share an order that is made longer for them, as it is here or as it was.
         total = max(total, state["positions"] or 0)
         if given[-1][1] > total:
             raise ValueError(f"the state's 'given' ends at {given[-1][1]}, but the order has {total} positions")
-    # (The length of a batch sampler of torch's is made of that of its sampler.)
-    counted = spec.sampler.sampler if isinstance(spec.sampler, BatchSampler) else spec.sampler
+    # (The length of a batch sampler of torch's is made of that of its sampler, which subclasses need not have.)
+    is_torchs = getattr(type(spec.sampler), "__len__", None) is BatchSampler.__len__
+    counted = getattr(spec.sampler, "sampler", None) if is_torchs else spec.sampler
     if given and total is None and not spec.is_stream and hasattr(counted, "__len__"):
         size = spec.batch_size if type(spec.sampler) is BatchSampler else 1
         most = len(spec.sampler) * (size or 1)
@@ -268,7 +288,7 @@ def _check_given(spec: OrderSpec, state: dict[str, Any]) -> None:
 def _check_drawn(spec: OrderSpec, state: dict[str, Any]) -> None:
     """Check what the order is drawn from, as the kind of sampler has it."""
     drawn, inner = state["drawn"], getattr(spec.sampler, "sampler", spec.sampler)
-    if isinstance(inner, ArraySampler) and type(spec.sampler) is BatchSampler:
+    if isinstance(inner, ArraySampler) and is_shared(spec.sampler):
         return  # which checks that itself
     if isinstance(drawn, dict) and not (is_function(spec.sampler) and num_ranks(inner) > 1):
         _check_own(drawn)

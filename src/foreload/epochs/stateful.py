@@ -8,17 +8,21 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import DistributedSampler, IterableDataset
 
 from foreload._torch import index_sampler, item_sampler
 from foreload.checks import check_int, optional
+from foreload.epochs.base import Epoch
 from foreload.epochs.source import EpochSource
 from foreload.epochs.state import resume, save
 from foreload.errors import warn_user
 from foreload.order.lookahead import step_indices
+from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import Router
 from foreload.order.resume import has_state
+from foreload.order.samplers import KeyedSampler, num_ranks
 from foreload.order.skip import Skip, check_skip, left_out_of
+from foreload.record.recorder import Watch
 
 __all__ = ["StatefulSource"]
 
@@ -104,6 +108,32 @@ class StatefulSource(EpochSource[T_co]):
             if set_epoch is not None and not resumption.state["finished"]:
                 set_epoch(epoch)  # a map-style dataset may choose its samples by epoch
 
+    def _begin_epoch(self, watch: Watch) -> Epoch:
+        sampler = item_sampler(index_sampler(self))
+        if self.seed is None and isinstance(sampler, (DistributedSampler, KeyedSampler, MixtureSampler)):
+            self._leave_interrupted(sampler.epoch)  # to which the loop may have set it since
+        return super()._begin_epoch(watch)
+
+    def count_from(self, epoch: int) -> None:
+        """Number the next epoch, and count on from there; samplers are left as they are."""
+        self._leave_interrupted(epoch)
+        self._epoch, self._begun, self._counted = epoch, None, 0
+
+    def _leave_interrupted(self, epoch: int) -> None:
+        """Forget a loaded state if it is of the middle of another epoch: it has other samples at each position."""
+        state = self._resumed
+        if state is None or not state["begun"] or isinstance(self.dataset, IterableDataset):
+            return
+        if isinstance(state["drawn"], dict) and state["drawn"].get("own") is not None:
+            return  # a sampler of the user's own, which goes on with that epoch
+        number = state["sampler_epoch"] if self.seed is None else state["epoch"]
+        if number not in (None, epoch):
+            self._resumed = None
+            warn_user(
+                f"set_epoch({epoch}): the state that was loaded is of the middle of epoch {number}, whose rest is "
+                f"left out; set_epoch({number}) goes on with it"
+            )
+
     @property
     def skip(self) -> tuple[Skip, ...]:
         """What is left out of epochs, from the next iteration on."""
@@ -140,7 +170,8 @@ class StatefulSource(EpochSource[T_co]):
         if isinstance(self.dataset, IterableDataset):
             raise ValueError(f"the samples of {type(self.dataset).__name__} have no indices: it is iterable")
         sampler, router = index_sampler(self), None
-        if self.cache is not None and self.cache.route and item_sampler(sampler).num_replicas > 1:
-            router = Router(len(self.dataset), item_sampler(sampler).num_replicas)  # type: ignore[arg-type]
+        ranks = num_ranks(item_sampler(sampler))
+        if self.cache is not None and self.cache.route and ranks > 1:
+            router = Router(len(self.dataset), ranks)  # type: ignore[arg-type]
         skip = partial(left_out_of, self.skip) if self.skip else None
         return step_indices(sampler, epoch, step, router=router, skip=skip)

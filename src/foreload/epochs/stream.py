@@ -14,15 +14,16 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.context import LoopContext
 from foreload.batch.failure import stop_error
+from foreload.batch.generators.stream import StreamGenerators
+from foreload.batch.generators.threads import seed_own_generators, with_own_generators
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
-from foreload.batch.stream_generators import StreamGenerators
-from foreload.batch.thread_generators import seed_own_generators, with_own_generators
 from foreload.batch.worker_progress import BEGUN, Progress, is_due
-from foreload.epochs.base import Epoch, EpochSpec, warn_of_length
-from foreload.machine import join
+from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.progress import warn_of_length
 from foreload.nested import snapshot
 from foreload.record.spans import Lane, Spans
+from foreload.threads import join
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["StreamEpoch"]
@@ -222,6 +223,9 @@ class StreamEpoch(Epoch):
                 raise RuntimeError(
                     "this epoch was begun before a fork, and its threads belong to the parent; begin another epoch"
                 )
+            if not self._close.alive:  # the interpreter exits, or another thread has closed the epoch
+                self._check_open()
+                raise RuntimeError("this epoch's threads have ended; begin another epoch")
             worker = self._readers[self._place % len(self._readers)]
             try:
                 item = worker.batches.get(timeout=self._spec.timeout)
@@ -269,7 +273,6 @@ def _stop(workers: list[_Worker], process: int, spans: Spans | None, is_late: th
         return  # after a fork, there are no threads, and locks that they held stay locked
     for worker in workers:
         worker.stop()
-    if not is_late.is_set():
-        join([worker.thread for worker in workers])
+    join([worker.thread for worker in workers], is_late=is_late.is_set())
     if spans is not None:
         spans.give_back(worker.lane for worker in workers if not worker.thread.is_alive())

@@ -117,9 +117,7 @@ class ThreadEpoch(Epoch):
                     self._finished.discard(batch.job)
                     return batch
             if self._pool.closed:
-                raise RuntimeError(
-                    "this epoch's threads have ended, or belong to the parent of a fork; begin another epoch"
-                )
+                raise self._ended()
             job = self._completions.wait(self._timeout, self._watch.lock)
             self._check_open()
             if self._pool.failure is not None:
@@ -129,6 +127,12 @@ class ThreadEpoch(Epoch):
             if job is None:  # as in torch, the loop may request the same batch again
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds{self._where()}")
             self._finished.add(job)
+
+    @staticmethod
+    def _ended() -> RuntimeError:
+        return RuntimeError(
+            "this epoch's threads have ended, or belong to the parent of a fork; begin another epoch"
+        )
 
     def _where(self) -> str:
         """Describe which samples the threads are loading, with their stacks."""
@@ -165,18 +169,57 @@ class TunedEpoch(ThreadEpoch):
     """
 
     def __init__(self, crew: Crew, tuner: Tuner, *others: Any, **options: Any) -> None:
+        # Of this epoch: others of the loader have threads of their own, or may have none.
+        self._is_alone = crew.is_alone
+        self._interrupted: tuple[Any, int] | None = None  # the batch that the calling thread was making
         super().__init__(*others, **options)
         self._crew = crew
         self._tuner = tuner
         self._due = self._left = tuner.begin()  # batches until the next look; 0: no more looks
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        number, samples, take = super()._next()
+        is_alone = self._is_alone and not self._making
+        number, samples, take = self._next_here() if is_alone or self._interrupted else super()._next()
         if self._left:
             self._left -= 1
             if self._left == 0:
                 return number, samples, partial(self._look, take)
         return number, samples, take
+
+    def _fill(self, depth: int, *, ahead: bool = False) -> None:
+        if not self._is_alone:
+            super()._fill(depth, ahead=ahead)
+
+    def _next_here(self) -> tuple[int, int, Callable[[], Any]]:
+        """Draw a batch that the calling thread makes."""
+        self._watch.depth = 0
+        if self._exhausted:
+            raise StopIteration
+        if self._pool.closed:
+            raise self._ended()
+        if self._interrupted is None:
+            try:
+                indices = self._draw()
+            except StopIteration:
+                self.close()
+                raise
+            number = self._order.num_drawn - 1
+        else:
+            indices, number = self._interrupted
+        self._held.warn()
+        return number, self._samples_of(indices), partial(self._make, indices, number)
+
+    def _make(self, indices: Any, number: int) -> Any:
+        self._interrupted = indices, number
+        try:
+            batch = self._assembly.start(indices)
+            batch.job.run_in(self._lane, number)
+            made = batch.take()
+        except Exception:
+            self._interrupted = None
+            raise
+        self._interrupted = None
+        return made
 
     def _look(self, take: Callable[[], Any]) -> Any:
         self._left = 1  # if this batch fails, the tuner looks at the next one
@@ -189,6 +232,10 @@ class TunedEpoch(ThreadEpoch):
     def resize(self, threads: int, depth: int) -> None:
         """Go on with another number of threads and of batches made ahead."""
         self._depth = depth
+        self._is_alone = threads == 0
+        if self._is_alone:
+            self._crew.set_count(0)  # those that there are make the batches that are queued
+            return
         before = self._crew.count
         self._crew.set_count(self._pool.resize(threads))
         if threads < before:

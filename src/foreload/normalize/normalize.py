@@ -151,7 +151,7 @@ class Normalize:
         try:
             kernel.normalize(images, table, flip, out)
         except Exception as error:  # Triton compiles at the first call, for which it needs a C compiler and more
-            _unusable.append(error)
+            _unusable.append(str(error))
             warn_user(f"Triton cannot compile foreload's kernel, torch's operations are used instead: {error}")
             return False
         return True
@@ -186,11 +186,11 @@ class _Constants:
         means, stds = np.array(mean, np.float32), np.array(std, np.float32)
         scale = torch.from_numpy(np.float32(1) / (np.float32(255) * stds))[:, None]
         bias = torch.from_numpy(-means / stds)[:, None]
-        table = torch.add(torch.mul(torch.arange(256, dtype=torch.uint8), scale), bias).to(dtype)
+        table = torch.add(torch.mul(torch.arange(256, dtype=torch.uint8, device="cpu"), scale), bias).to(dtype)
         return cls(scale[:, None].to(device), bias[:, None].to(device), table.to(device))
 
 
-_unusable: list[Exception] = []
+_unusable: list[str] = []  # why, in words: an error would keep its frames, and so a batch on the device
 
 
 @cache

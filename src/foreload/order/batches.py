@@ -29,7 +29,7 @@ from foreload.order.samplers import (
 from foreload.order.skip import LeftOut
 from foreload.protocol import ArraySampler, OrderBlocks
 
-__all__ = ["ArrayBatches", "ArraySamples", "batches", "coming_draw", "is_function"]
+__all__ = ["ArrayBatches", "ArraySamples", "batches", "coming_draw", "is_function", "is_shared"]
 
 
 def batches(
@@ -60,14 +60,14 @@ def batches(
     inner: Any = item_sampler(sampler)
     is_batched = type(sampler) is BatchSampler
     if skip is not None:
-        each = getattr(inner, "num_replicas", 1) if is_batched or is_function(sampler) else 1
+        each = getattr(inner, "num_replicas", 1) if is_shared(sampler) else 1
         left_out += skip.positions((sampler.batch_size if is_batched else 1) * each)
     blocks: OrderBlocks | None = None
     if router is not None:
         blocks = _routed_rank_blocks(sampler, router, start, skip, left_out)
     elif is_function(sampler) and (type(inner) is DistributedSampler or num_ranks(inner) > 1):
         blocks = _rank_blocks(inner, start, skip, left_out)
-    elif is_batched or is_function(sampler):
+    elif is_shared(sampler):
         blocks = _blocks(inner, start)
         blocks = None if blocks is None else _remaining(blocks, start, skip, left_out)
     if blocks is None:
@@ -87,6 +87,15 @@ def is_function(sampler: Any) -> bool:
     inner = item_sampler(sampler)
     is_known = type(sampler) is BatchSampler or inner is sampler
     return is_known and type(inner) in (SequentialSampler, KeyedSampler, DistributedSampler)
+
+
+def is_shared(sampler: Any) -> bool:
+    """Whether positions are those of the order of all ranks, if the sampler is one that ranks share.
+
+    Args:
+        sampler: the batch sampler of a DataLoader, or its sampler without batching.
+    """
+    return type(sampler) is BatchSampler or is_function(sampler) or isinstance(sampler, ArraySampler)
 
 
 def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew: bool) -> Any:

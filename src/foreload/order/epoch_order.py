@@ -13,7 +13,7 @@ from foreload.order.ahead import Lookahead
 from foreload.order.batches import ArrayBatches, ArraySamples, batches
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, Ranges, Start
+from foreload.order.resume import AFTER_LEFT, BEGINNING, Ranges, Start
 from foreload.order.sampler_batches import SamplerBatches
 from foreload.order.skip import LeftOut
 
@@ -67,7 +67,7 @@ class EpochOrder(Iterator[Any]):
         self.generator = generator
         self.epoch: int | None = getattr(self.item_sampler, "epoch", None)
         self.num_drawn = 0
-        self.is_resumed = start.begun and start is not BEGINNING
+        self.is_resumed = start.begun and start is not BEGINNING and start is not AFTER_LEFT
         self.skip = skip
         self.left_out: Ranges = []
         self.present_skip = None if skip is None else skip(number if self.epoch is None else self.epoch)

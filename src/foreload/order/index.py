@@ -110,6 +110,8 @@ def positions_of(indices: Any, count: int) -> Indices:
     if isinstance(indices, slice):
         return np.arange(*indices.indices(count), dtype=np.int64)
     rows = as_indices(indices)
+    if rows.size and rows.min() >= 0 and rows.max() < count:  # as they nearly always are
+        return rows.copy()  # whoever gave them may use their memory again
     wrong = (rows < -count) | (rows >= count)
     if wrong.any():
         raise IndexError(f"index {rows[wrong][0]} is out of range for {count} samples")

@@ -6,9 +6,12 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+
 from foreload.checks import optional
 
-__all__ = ["BEGINNING", "Given", "Ranges", "Start", "has_state", "merged"]
+__all__ = ["AFTER_LEFT", "BEGINNING", "Given", "Ranges", "Start", "has_state", "is_same_state", "merged"]
 
 Ranges = list[tuple[int, int]]
 
@@ -25,6 +28,7 @@ class Start:
         over: whether ``drawn`` is the state of a sampler whose epoch was over; this is the next one.
         drew: whether the base seed of the workers is drawn from torch's global generator.
         seeds: the generator of the user's that it is drawn from; None: it is not drawn from one.
+        left: whether the loop has left the epoch before it in its middle, where samplers then are.
     """
 
     given: Ranges = field(default_factory=list)
@@ -33,6 +37,7 @@ class Start:
     over: bool = False
     drew: bool = False
     seeds: Any = None
+    left: bool = False
 
     @property
     def prefix(self) -> int:
@@ -40,7 +45,7 @@ class Start:
         return self.given[0][1] if self.given and self.given[0][0] == 0 else 0
 
 
-BEGINNING = Start()
+BEGINNING, AFTER_LEFT = Start(), Start(left=True)
 
 
 def merged(ranges: Ranges) -> Ranges:
@@ -151,3 +156,25 @@ def has_state(thing: object) -> bool:
     except ValueError:
         pass  # a builtin without a signature
     return True
+
+
+def is_same_state(one: Any, other: Any) -> bool:
+    """Whether two states are equal, as far as that can be told; ``json`` makes lists of tuples.
+
+    >>> is_same_state({"at": (1, torch.arange(2))}, {"at": [1, torch.arange(2)]}), is_same_state(1, 1.5)
+    (True, False)
+    """
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(is_same_state(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same_state, one, other))
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    try:
+        return bool(one == other)
+    except Exception:  # of a class of the user's
+        return False

@@ -22,7 +22,7 @@ from foreload.order.generator_states import (
     set_sampler_states,
 )
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
-from foreload.order.resume import Ranges, Start, has_state
+from foreload.order.resume import Ranges, Start, has_state, is_same_state
 from foreload.order.skip import LeftOut
 
 __all__ = ["SamplerBatches", "coming_state"]
@@ -75,6 +75,7 @@ class SamplerBatches(Iterator[Any]):
         self._again = self._own is not None and (start.over or bool(drawn.get("again")))
         self._is_over = bool(drawn.get("over")) and not start.over
         self._stateful = has_state(self._inner)
+        self._before: Any = None  # its state when it was asked for its iterator
         # The states of generators when the sampler was asked for its iterator, and for the first item.
         self._generators: dict[str, Any] = {"iter": None, "next": None, "drew": False}
         self._raw: Any = None
@@ -91,17 +92,44 @@ class SamplerBatches(Iterator[Any]):
             self._raw = self._replayed(self._replay)
             return
         own = self._own
-        if own is not None:
-            self._restore(own["sampler"])
-        elif self._generators["iter"] is None and not self._stateful:
+        if own is None and self._generators["iter"] is None and not self._stateful:
             self._generators["iter"] = sampler_states(self._inner)
         self._raw = iter(())  # whose iteration fails is not asked for it again: torch's batches end there too
-        self._raw = iter(self._inner)
+        self._raw = self._iterated(own)
         if own is not None and own["iterator"] is not None and has_state(self._raw):
             self._raw.load_state_dict(copy.deepcopy(own["iterator"]))
         self._stateful = self._stateful or has_state(self._raw)
         if self._is_over:
             self._end(own)
+
+    def _iterated(self, own: Any) -> Any:
+        """Return the iterator of the sampler, which begins its next epoch or goes on with one.
+
+        Before its first item, and later if its position is in its iterator, one of two states of the sampler leads
+        to this epoch: that before it was asked for its iterator, for one that always counts an epoch then; or that
+        after it, for one that counts only if it was not set to a state.
+        """
+        inner = self._inner
+        if not has_state(inner):
+            return iter(inner)
+        if own is None or self._is_over:
+            self._restore(None if own is None else own["sampler"])
+            self._before = copy.deepcopy(inner.state_dict())
+            return iter(inner)
+        self._before = own.get("before", own["sampler"])
+        is_set = self._at > 0 or not is_same_state(inner.state_dict(), self._before)
+        if is_set:
+            self._restore(self._before)
+        generators = sampler_states(inner)
+        raw = iter(inner)
+        has_begun = is_same_state(inner.state_dict(), own["sampler"])
+        if "before" in own and not has_begun:
+            self._restore(own["sampler"])
+            return iter(inner)
+        if "before" in own or self._at or not (is_set and has_begun):
+            return raw
+        # It may not have counted because it was set to a state. (One that draws now would draw twice.)
+        return iter(inner) if sampler_states(inner) == generators else raw
 
     def _restore(self, state: Any) -> None:
         if state is not None and has_state(self._inner):
@@ -129,7 +157,7 @@ class SamplerBatches(Iterator[Any]):
             draw_seed()
         if draws_own and self._cuts:
             draw_seed(own)
-        items = iter(self._inner)
+        items: Iterator[Any] = iter(self._inner)
         if draws_seed and not self._cuts:
             draw_seed()
         if draws_own and not self._cuts:
@@ -137,6 +165,8 @@ class SamplerBatches(Iterator[Any]):
         self.drew_seed = not self._cuts and own is not None and own is self._start.seeds
         if states["next"] is not None:
             set_sampler_states(self._inner, states["next"])
+            if states["next"] == now and not self._start.begun:
+                return items  # draws from the loop's generators, as it would have done
         return self._drawn_now(items, now)
 
     def _drawn_now(self, items: Iterator[Any], states: str) -> Iterator[Any]:
@@ -234,7 +264,12 @@ class SamplerBatches(Iterator[Any]):
         is_two = raw is not self._inner and has_state(self._inner)
         sampler = copy.deepcopy(self._inner.state_dict()) if is_two else None
         own = {"sampler": sampler, "iterator": iterator}
-        return {"own": own, "at": self._at, "over": over or self._is_over, "again": self._again}
+        counts = is_two and raw is not None and (iterator is not None or not (self._at or over))
+        if counts and not is_same_state(self._before, sampler):
+            own["before"] = copy.deepcopy(self._before)
+        # Before its first item, it may still have the state in which the epoch before this one has left it.
+        again = self._again or (self._at == 0 and not over)
+        return {"own": own, "at": self._at, "over": over or self._is_over, "again": again}
 
     def peek(self) -> Indices | None:
         """Return all indices of the epoch without consuming them, before its first batch.
@@ -265,6 +300,8 @@ class SamplerBatches(Iterator[Any]):
         if self._items is None and (self._own is not None or self._replay is not None):
             return {**self._start.drawn, "over": self._is_over, "again": self._again}
         if self._stateful:
+            if self._start.left:
+                self._open()  # which is its own way to leave the epoch in whose middle it is
             self._forget(batches)
             return self._states[batches] if batches in self._states else self._now()
         if self._items is None:

@@ -181,17 +181,19 @@ def num_ranks(sampler: Any) -> int:
     return int(sampler.num_replicas) if type(sampler) in (DistributedSampler, KeyedSampler) else 1
 
 
-def rank_share(sampler: Any, rank: int, ranks: int, *, drop_last: bool) -> Any:
+def rank_share(sampler: Any, rank: int, ranks: int, *, drop_last: bool, epoch: int = 0) -> Any:
     """Return a sampler of one rank's share of what ``sampler`` yields; None if it cannot be shared.
 
-    Shares are as those of torch's ``DistributedSampler``.
+    Shares are as those of torch's ``DistributedSampler``. ``epoch`` is for a sampler that has none of its own.
 
     >>> list(rank_share(SequentialSampler(range(5)), 1, 2, drop_last=False))
     [1, 3, 0]
     """
     if type(sampler) is SequentialSampler:
         source: Any = sampler.data_source
-        return DistributedSampler(source, ranks, rank, shuffle=False, drop_last=drop_last)
+        places: Any = DistributedSampler(source, ranks, rank, shuffle=False, drop_last=drop_last)
+        places.set_epoch(epoch)
+        return places
     if getattr(sampler, "num_replicas", None) != 1:
         return None
     share = copy.copy(sampler)

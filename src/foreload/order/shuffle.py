@@ -274,7 +274,7 @@ class ShuffledStream(IterableDataset[Any]):
         self.shuffle = shuffle
         self._replicas = None if num_replicas is None or rank is None else (rank, num_replicas)
         # Shared memory, so that persistent workers see it too.
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._epoch = torch.zeros((), dtype=torch.int64, device="cpu").share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def epoch(self) -> int:

@@ -5,7 +5,6 @@ In foreload's DataLoader they write batches to reused memory; in torch's, to new
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from foreload.batch.collate import new_tensor, stack
+from foreload.batch.collate import stack
+from foreload.recipes.padding import is_row, is_sequence, of_one_type, pad, read_labels, read_tokens
 from foreload.transforms import rgb_array
 
 __all__ = ["CustomCollateFn"]
@@ -68,7 +68,7 @@ class CustomCollateFn:
         if isinstance(first, Mapping):
             return {name: _field([sample[name] for sample in batch]) for name in first}
         if isinstance(first, (tuple, list)):
-            images, *others = zip(*batch, strict=True)
+            images, *others = _columns(batch, lambda sample: isinstance(sample, (tuple, list)))
             return (_stack_images(images), *map(_targets, others))
         return _stack_images(batch)
 
@@ -132,7 +132,7 @@ class CustomCollateFn:
             ValueError: the batch is empty, a mask is not as long as its tokens, or a sample lacks what one has.
         """
         whole = _not_empty("padded_text_collate", batch)
-        samples = [_tokens(sample, position) for position, sample in enumerate(whole)]
+        samples = [read_tokens(sample, position) for position, sample in enumerate(whole)]
         lengths = [len(sample["input_ids"]) for sample in samples]
         result: dict[str, Any] = {}
         for name in dict.fromkeys(name for sample in samples for name in sample):
@@ -140,11 +140,11 @@ class CustomCollateFn:
                 without, one = has.index(False), has.index(True)
                 raise ValueError(f"sample {without} of the batch has no {name!r}, which sample {one} has")
             values = [sample[name] for sample in samples]
-            if not all(map(_is_row, values)) or (name != "labels" and list(map(len, values)) != lengths):
+            if not all(map(is_row, values)) or (name != "labels" and list(map(len, values)) != lengths):
                 result[name] = default_collate(values)
                 continue
-            rows = _of_one_type(list(map(_labels if name == "labels" else torch.as_tensor, values)))
-            result[name] = _padded(rows, {"input_ids": pad_id, "labels": _IGNORED_LABEL}.get(name, 0))
+            rows = of_one_type(list(map(read_labels if name == "labels" else torch.as_tensor, values)))
+            result[name] = pad(rows, {"input_ids": pad_id, "labels": _IGNORED_LABEL}.get(name, 0))
         return result
 
     @staticmethod
@@ -173,7 +173,7 @@ class CustomCollateFn:
                 "padded_sequence_collate pads the first dimension only; the others must agree, but the shapes are "
                 f"{', '.join(str(tuple(tensor.shape)) for tensor in tensors[:8])}"
             )
-        return _padded(_of_one_type(tensors), 0), torch.tensor([len(tensor) for tensor in tensors])
+        return pad(of_one_type(tensors), 0), torch.tensor([len(tensor) for tensor in tensors])
 
 
 def _not_empty(name: str, batch: Sequence[Any]) -> Sequence[Any]:
@@ -204,7 +204,7 @@ def _is_labelled_text(sample: Any) -> bool:
     if not isinstance(sample, list) or len(sample) != 2:
         return False
     text, target = sample
-    return _is_sequence(text) or (isinstance(text, str) and not isinstance(target, str))
+    return is_sequence(text) or (isinstance(text, str) and not isinstance(target, str))
 
 
 def _text(text: Any, position: int) -> Any:
@@ -212,7 +212,7 @@ def _text(text: Any, position: int) -> Any:
         return text
     if isinstance(text, (list, tuple)) and text and all(isinstance(word, str) for word in text):
         return list(text)
-    if _is_sequence(text):
+    if is_sequence(text):
         return _copy(torch.as_tensor(text, dtype=None if len(text) else torch.int64))
     raise TypeError(
         f"sample {position} of the batch: a text must be a str, a list of words or tokens, got "
@@ -226,48 +226,13 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return stack([tensor])[0] if is_plain else tensor
 
 
-def _is_row(value: Any) -> bool:
-    """Whether a value is a list of numbers, or a tensor or array of one dimension."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value.ndim == 1
-    return isinstance(value, (list, tuple)) and all(isinstance(item, (int, float, np.number)) for item in value)
-
-
-def _labels(value: Any) -> torch.Tensor:
-    """Return the labels of a sample's tokens as int64, or as the floats that they are; ``[]`` is int64."""
-    labels = torch.as_tensor(value)
-    is_bare = isinstance(value, (list, tuple)) and not value
-    return labels if labels.is_floating_point() and not is_bare else labels.to(torch.int64)
-
-
-def _of_one_type(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Convert tensors to their common dtype; an empty one has no say, as that of ``[]`` is float32 by chance."""
-    kinds = [tensor.dtype for tensor in tensors if tensor.numel()] or [tensor.dtype for tensor in tensors]
-    kind = functools.reduce(torch.promote_types, kinds)
-    return [tensor.to(kind) for tensor in tensors]
-
-
-def _padded(sequences: Sequence[torch.Tensor], value: float) -> torch.Tensor:
-    """Pad tensors of one dtype."""
-    first = sequences[0]
-    longest = max(map(len, sequences))
-    padded = new_tensor((len(sequences), longest, *first.shape[1:]), first.dtype)
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
-        row[len(sequence) :] = value
-    return padded
-
-
 def _field(values: list[Any]) -> Any:
-    return _stack_images(values) if _is_pillow(values[0]) or _is_picture(values[0]) else default_collate(values)
+    is_image = _is_pillow(values[0]) or (isinstance(values[0], np.ndarray) and values[0].ndim == 3)
+    return _stack_images(values) if is_image else default_collate(values)
 
 
 def _is_pillow(value: Any) -> bool:
     return type(value).__module__.startswith("PIL.") and hasattr(value, "convert")
-
-
-def _is_picture(value: Any) -> bool:
-    return isinstance(value, np.ndarray) and value.ndim == 3
 
 
 def _stack_images(images: Sequence[Any]) -> torch.Tensor:
@@ -296,39 +261,6 @@ def _image(image: Any, position: int, grey: bool) -> torch.Tensor:
     elif image.ndim == 3 and image.shape[2] in (1, 3, 4):
         image = image.transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(image))
-
-
-def _tokens(sample: Any, position: int) -> dict[str, Any]:
-    """Return a sample as a dict, with its tokens and their mask as 1-D int64 tensors."""
-    if hasattr(sample, "ids") and hasattr(sample, "attention_mask"):  # an encoding of the tokenizers library
-        sample = {"input_ids": sample.ids, "attention_mask": sample.attention_mask}
-    if isinstance(sample, Mapping):
-        if "input_ids" not in sample:
-            raise TypeError(f"sample {position} of the batch: a dict needs input_ids, has {', '.join(sample)}")
-        named = {("labels" if name == "label" else name): value for name, value in sample.items()}
-    elif isinstance(sample, (tuple, list)) and len(sample) == 2 and _is_sequence(sample[0]):
-        named = {"input_ids": sample[0], "labels": sample[1]}
-    else:
-        named = {"input_ids": sample}
-    ids = torch.as_tensor(named["input_ids"]) if _is_sequence(named["input_ids"]) else None
-    if ids is None or ids.ndim != 1 or ((ids.is_floating_point() or ids.is_complex()) and len(ids)):
-        raise TypeError(
-            f"sample {position} of the batch: tokens must be a list of ints or a 1-D tensor of them, got "
-            f"{type(sample).__name__}; tokenize texts in the dataset"
-        )
-    mask = torch.as_tensor(named.get("attention_mask", torch.ones(len(ids))))
-    if mask.shape != ids.shape:
-        raise ValueError(
-            f"sample {position} of the batch: attention_mask has {mask.numel()} entries for {len(ids)} tokens"
-        )
-    others = {name: value for name, value in named.items() if name not in ("input_ids", "attention_mask")}
-    return {"input_ids": ids.to(torch.int64), "attention_mask": mask.to(torch.int64), **others}
-
-
-def _is_sequence(value: Any) -> bool:
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        return value.ndim > 0
-    return isinstance(value, (list, tuple)) and all(isinstance(item, (int, np.integer)) for item in value)
 
 
 def _tensor(sample: Any, position: int) -> torch.Tensor:

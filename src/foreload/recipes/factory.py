@@ -31,8 +31,8 @@ _COLOR_JITTER = (0.2, 0.2, 0.2, 0.1)
 class DataLoaderFactory:
     """Makes loaders for the data at a path.
 
-    ``config`` is a :class:`~foreload.DataLoaderConfig`, by default ``DataLoaderConfig()``; further arguments are
-    those of the dataset.
+    ``path`` is the dataset's ``data_path``; ``config`` is a :class:`~foreload.DataLoaderConfig`, by default
+    ``DataLoaderConfig()``. Further arguments are those of the dataset, ``max_length`` and ``dataset_name`` too.
 
     >>> config = DataLoaderConfig(batch_size=2, num_workers=0, shuffle=False)
     >>> [batch.tolist() for batch in DataLoaderFactory.create_dataloader([1, 2, 3], config)]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset
 
-from foreload._torch import auto_collates
+from foreload._torch import TorchDataLoader, auto_collates
+from foreload.errors import warn_user
 from foreload.loader import DataLoader
+from foreload.order.resume import is_same_state
 
 __all__ = ["from_torch"]
 
 _SAME = (
     "dataset collate_fn pin_memory timeout worker_init_fn generator persistent_workers pin_memory_device in_order"
 ).split()
+
+# The options that loaders were made with.
+_made_with: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
 
 def from_torch(loader: Any, **options: Any) -> Any:
@@ -37,7 +43,9 @@ def from_torch(loader: Any, **options: Any) -> Any:
     """
     prepared = vars(loader).get("base_dataloader") if hasattr(loader, "__dict__") else None
     if prepared is not None:
-        loader.base_dataloader = from_torch(prepared, **options)
+        # (The Trainer returns the same loader for each evaluation, if its workers are persistent.)
+        if not _is_made_with(prepared, options):
+            loader.base_dataloader = from_torch(prepared, **options)
         return loader
     if isinstance(loader, DataLoader) or not isinstance(loader, TorchDataLoader):
         raise TypeError(f"loader must be a torch DataLoader that is not foreload's, got {type(loader).__name__}")
@@ -46,7 +54,42 @@ def from_torch(loader: Any, **options: Any) -> Any:
         arguments["num_workers"] = loader.num_workers
         arguments["multiprocessing_context"] = loader.multiprocessing_context
         arguments["prefetch_factor"] = loader.prefetch_factor
-    return DataLoader(**{**arguments, **_batches(loader), **options})
+    if type(loader).__iter__ is not TorchDataLoader.__iter__ and not _is_torchdatas(loader):
+        warn_user(
+            f"{type(loader).__name__} has an __iter__() of its own, which the foreload loader lacks: derive the "
+            "class from foreload.DataLoader to keep it"
+        )
+    made = DataLoader(**{**arguments, **_batches(loader), **options})
+    _made_with[made] = options
+    return made
+
+
+def _is_torchdatas(thing: object) -> bool:
+    """Whether the class of an object is torchdata's, which does what torch's does, and has a state."""
+    return type(thing).__module__.startswith("torchdata.")
+
+
+def _is_made_with(loader: Any, options: dict[str, Any]) -> bool:
+    """Whether a loader has been made by :func:`from_torch` with these options."""
+    made_with = _made_with.get(loader)
+    if made_with is None or made_with.keys() != options.keys():
+        return False
+    return all(_are_same(made_with[name], options[name]) for name in options)
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two options are the same; a function may be made anew, by the same code with the same values."""
+    if isinstance(one, FunctionType) and isinstance(other, FunctionType):
+        held = [
+            (
+                function.__defaults__,
+                function.__kwdefaults__,
+                [cell.cell_contents for cell in function.__closure__ or ()],
+            )
+            for function in (one, other)
+        ]
+        return one.__code__ is other.__code__ and is_same_state(*held)
+    return one is other or is_same_state(one, other)
 
 
 def _batches(loader: TorchDataLoader[Any]) -> dict[str, Any]:
@@ -57,5 +100,6 @@ def _batches(loader: TorchDataLoader[Any]) -> dict[str, Any]:
     if not auto_collates(loader):
         return {"batch_size": None, "sampler": loader.sampler}
     batches: Any = loader.batch_sampler
-    # (A loader that was given its batch sampler has no batch size.)
-    return {"batch_sampler": batches} if loader.batch_size is None else {**plain, "sampler": batches.sampler}
+    # A loader that was given its batch sampler has no batch size; a derived class may have put another one there.
+    is_own = loader.batch_size is not None and (type(batches) is BatchSampler or _is_torchdatas(batches))
+    return {**plain, "sampler": batches.sampler} if is_own else {"batch_sampler": batches}

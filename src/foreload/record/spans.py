@@ -128,7 +128,8 @@ class Spans:
     def _shared(self, offset: int) -> _native.Lane:
         if self._file < 0:
             self._file = open_memory("spans")
-            weakref.finalize(self, os.close, self._file)
+            # Not at exit: functions that run later then may load, and the number would be another file's.
+            weakref.finalize(self, os.close, self._file).atexit = False
         os.ftruncate(self._file, offset + _native.Lane.bytes)
         return _native.Lane(self._file, offset)
 

@@ -82,6 +82,7 @@ class WorkersStats(TypedDict):
     choosing_seconds: float  # the time that measuring took, once
     depth: int  # batches made ahead
     tuning: list[str]
+    alone: NotRequired[bool]  # the calling thread has been found faster than threads
     start_cpu_seconds: NotRequired[float]  # of the cores' time, for starting processes
     end_seconds: NotRequired[float]  # after the last batches, until processes had ended
 

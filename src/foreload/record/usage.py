@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from foreload._torch import only_cuda_device
 from foreload.record.recorder import ended_children
 
 __all__ = ["children_queued", "children_seconds", "idle_share", "queued_seconds", "tree_bytes"]
@@ -104,7 +105,7 @@ def idle_share(device: torch.device | None) -> float | None:
     """Return the share of the last moment (up to a second) in which nothing ran on the GPU.
 
     Args:
-        device: the GPU; None: the one in use.
+        device: the GPU; without its number, or None: the one in use.
 
     Returns:
         0 to 1; None if this process uses no GPU, or if nvidia-ml-py is not installed.
@@ -113,7 +114,9 @@ def idle_share(device: torch.device | None) -> float | None:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     try:
-        busy = torch.cuda.utilization(device if device is not None and device.type == "cuda" else None)
-    except (ImportError, RuntimeError):  # torch raises NVML's errors as one of these
+        is_named = device is not None and device.type == "cuda" and device.index is not None
+        # The current device is one of the thread, and this may be another than that of the loop.
+        busy = torch.cuda.utilization(device if is_named else only_cuda_device())
+    except Exception:  # without its package, or without a right to ask; NVML's errors have a class of their own
         return None
     return 1 - busy / 100

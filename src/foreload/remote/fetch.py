@@ -151,7 +151,7 @@ class _File:
 
     def __init__(self, size: int) -> None:
         self.descriptor = os.memfd_create("foreload fetch", os.MFD_CLOEXEC)
-        weakref.finalize(self, os.close, self.descriptor)
+        weakref.finalize(self, os.close, self.descriptor).atexit = False  # it may still be needed at exit
         os.ftruncate(self.descriptor, size)
         self.memory = np.frombuffer(mmap.mmap(self.descriptor, size), np.uint8)
 

@@ -74,6 +74,8 @@ def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Ad
 
 def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     """Advise another number of workers, or processes instead of threads, whichever is better."""
+    if stats["workers"].get("alone"):
+        return  # others have been tried
     count = int(stats["workers"]["count"])
     tried = [0, *numbers_of_workers(stats)] if count else numbers_of_workers(stats)
     gains = {number: predicted_gain(stats, costs, now, workers=number) for number in tried}

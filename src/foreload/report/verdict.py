@@ -218,9 +218,14 @@ def _sentence(kind: VerdictKind, stats: Any, costs: Costs, enough: int) -> str:
             return f"{waits}, because its own Python code holds the interpreter's lock (GIL), which {threads} too."
         case "too-many-workers":
             given, cores = stats["workers"]["count"], stats["cpu"]["cores"]
+            crowd = f"{waits}, because {given} workers are too many for {quantity(cores, 'core', 'cores')}: they "
+            if not enough:
+                return (
+                    f"{crowd}have little to do but hand batches over, and take the cores from the loop for it. "
+                    "num_workers=0, no workers at all, is faster."
+                )
             return (
-                f"{waits}, because {given} workers are too many for {quantity(cores, 'core', 'cores')}: they take "
-                f"long to start, and take the cores from each other. num_workers={enough} is enough."
+                f"{crowd}take long to start, and take the cores from each other. num_workers={enough} is enough."
             )
         case "batch-bound":
             collated = processes or shares(stats, costs)["batch"] > shares(stats, costs)["main"]

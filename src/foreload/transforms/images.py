@@ -169,8 +169,24 @@ def train(
 ) -> ImageTransform:
     """Return the usual transform for training: random resized crop, flip, normalise.
 
-    It is the recipe of PyTorch's ImageNet example; colours change only if ``color_jitter`` asks for it. See the
-    attributes of :class:`ImageTransform` for the arguments.
+    It is the recipe of PyTorch's ImageNet example; colours change only if ``color_jitter`` asks for it. An
+    image of any size becomes 3 x height x width of float32, or of uint8 with ``normalize=False``.
+
+    Args:
+        size: (height, width) of the result in pixels, or one number for both.
+        scale: the random box's share of the image's area, (low, high).
+        ratio: the random box's width / height, (low, high).
+        hflip: the probability of mirroring an image.
+        color_jitter: (brightness, contrast, saturation, hue) as for torchvision's ``ColorJitter``, or None.
+        normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8 as it is.
+        mean: what is subtracted of red, green and blue, from 0 to 1.
+        std: what they are divided by.
+        channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
+        mode: ``"exact"`` or ``"fast"``, as in :class:`ImageTransform`.
+        flip_on_device: leave flips to :class:`Normalize`, as in :class:`ImageTransform`.
+
+    Raises:
+        ValueError: a value makes no sense; the message names it.
 
     >>> train(224).shape(64), train(224).color_jitter
     ((64, 3, 224, 224), None)
@@ -203,7 +219,17 @@ def val(
 ) -> ImageTransform:
     """Return the usual transform for validation: resize the shorter side, crop the middle, normalise.
 
-    ``resize`` is the shorter side before the crop, by default 8/7 of ``size``, as in 256 for 224.
+    Args:
+        size: (height, width) of the result in pixels, or one number for both.
+        resize: the shorter side before the crop, by default 8/7 of ``size``, as in 256 for 224.
+        normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8 as it is.
+        mean: what is subtracted of red, green and blue, from 0 to 1.
+        std: what they are divided by.
+        channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
+        mode: ``"exact"`` or ``"fast"``, as in :class:`ImageTransform`.
+
+    Raises:
+        ValueError: a value makes no sense; the message names it.
 
     >>> val(224).shorter
     256
@@ -231,6 +257,17 @@ def resize(
     mode: Mode = "exact",
 ) -> ImageTransform:
     """Return a transform that resizes the whole image to ``size`` and normalises it.
+
+    Args:
+        size: (height, width) of the result in pixels, or one number for both.
+        normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8 as it is.
+        mean: what is subtracted of red, green and blue, from 0 to 1.
+        std: what they are divided by.
+        channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
+        mode: ``"exact"`` or ``"fast"``, as in :class:`ImageTransform`.
+
+    Raises:
+        ValueError: a value makes no sense; the message names it.
 
     >>> resize((4, 6), normalize=False).dtype
     torch.uint8
@@ -265,7 +302,7 @@ def transform_array(transform: ImageTransform, image: np.ndarray[Any, Any]) -> t
 
 
 def shaped(transform: ImageTransform, memory: torch.Tensor, count: int) -> torch.Tensor:
-    """Return natively written memory as a view of count x 3 x height x width.
+    """Return memory that ``transform`` has written natively as a view of count x 3 x height x width.
 
     >>> shaped(val((4, 6)), torch.zeros(2 * 3 * 4 * 6), 2).shape
     torch.Size([2, 3, 4, 6])

@@ -165,7 +165,19 @@ def train_small(
 ) -> SmallImageTransform:
     """Return the usual transform for training on CIFAR: pad, crop at random, flip, normalise.
 
-    See the attributes of :class:`SmallImageTransform` for the arguments.
+    Args:
+        size: (height, width) of the crop in pixels, or one number for both.
+        padding: black pixels that are added on each side first; fewer than the crop has.
+        hflip: the probability of mirroring an image.
+        color_jitter: (brightness, contrast, saturation, hue) as for torchvision's ``ColorJitter``, or None.
+        cutout: the side of a square that gets the colour ``mean``; 0: none.
+        normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8 as it is.
+        mean: what is subtracted of red, green and blue, from 0 to 1.
+        std: what they are divided by.
+        channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
+
+    Raises:
+        ValueError, TypeError: a value makes no sense; the message names it.
 
     >>> train_small(32, cutout=16).padding
     4
@@ -193,6 +205,16 @@ def val_small(
     channels_last: bool = False,
 ) -> SmallImageTransform:
     """Return the transform for validation that goes with :func:`train_small`: the middle, normalised.
+
+    Args:
+        size: (height, width) of the middle in pixels, or one number for both.
+        normalize: float32, ``(x / 255 - mean) / std``; otherwise uint8 as it is.
+        mean: what is subtracted of red, green and blue, from 0 to 1.
+        std: what they are divided by.
+        channels_last: samples lie in memory as height x width x 3 (the shape stays 3 x height x width).
+
+    Raises:
+        ValueError, TypeError: a value makes no sense; the message names it.
 
     >>> val_small(32).random
     False

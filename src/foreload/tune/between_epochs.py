@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreload.cache.budget import MemoryBudget
 from foreload.machine import available_memory, granted_cores
-from foreload.record.units import number, quantity, workers
+from foreload.record.units import quantity, workers
 from foreload.record.usage import tree_bytes
 from foreload.tune.costs import Costs, busy_share
 from foreload.tune.interval import Observed, Reading, between
@@ -171,6 +171,4 @@ def _with_reserve(budget: MemoryBudget, stats: dict[str, Any], costs: Costs, res
 
 
 def _describe(trial: Trial[int], named: Any) -> str:
-    text = f"{named(trial.tried)} instead of {named(trial.before)}: {number(trial.predicted)} times the samples/s "
-    text += f"predicted, {trial.measured:.2f} times measured"
-    return text if trial.kept else f"{text}, and taken back"
+    return f"{named(trial.tried)} instead of {named(trial.before)}: {trial.outcome}"

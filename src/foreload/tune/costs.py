@@ -135,8 +135,8 @@ class Costs:
         if not _is_crowd(stats):
             return pace
         # As long as one of them queues, they have all cores that other programs leave.
-        queue = float(stats["cpu"].get("queued_seconds", 0.0))
-        cores = _cpu(stats) / stats["seconds"] if queue >= stats["seconds"] else self.servers.cores
+        queue, used = float(stats["cpu"].get("queued_seconds", 0.0)), _cpu(stats)
+        cores = used / stats["seconds"] if used > 0 and queue >= stats["seconds"] else self.servers.cores
         return min(pace, bounds(self.demand, self.servers._replace(cores=cores))["cores"])
 
     @classmethod
@@ -233,8 +233,8 @@ def _free_cores(stats: Any) -> float:
     if stats["workers"]["kind"] == "ray":  # each has a core of the cluster
         return max(cores, float(stats["workers"]["count"]))
     # Workers that queue only because cores are few are part of the model; processes more than the cores queue for
-    # each other first of all.
-    if queued <= 0 or _is_crowd(stats) or used >= _CORES_USED_UP * cores * stats["seconds"]:
+    # each other first of all. A run that ended at once has no CPU time that could be measured.
+    if queued <= 0 or used <= 0 or _is_crowd(stats) or used >= _CORES_USED_UP * cores * stats["seconds"]:
         return cores
     return float(max(used / stats["seconds"], cores * used / (used + queued)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from foreload.tune.costs import Costs, WorkerKind
+from foreload.tune.costs import Cost, Costs, WorkerKind, busy_share
 
 __all__ = [
     "TORCHVISION_IMAGES",
@@ -13,6 +13,7 @@ __all__ = [
     "stock_handover_seconds",
     "swap_unknown",
     "with_native_decoder",
+    "without_handover",
     "without_stock",
 ]
 
@@ -25,6 +26,14 @@ _SWITCHES = 3e-5
 # What torch's own workers add to that: on each side, for each tensor of a batch, which is a file in shared memory;
 # and for each of its bytes, for the consumer and for the worker, as that memory is new each time.
 _STOCK_TENSOR, _STOCK_BYTE, _STOCK_BYTE_WRITTEN = 1.3e-4, 1.5e-10, 6e-10
+
+# What foreload's workers take for each byte of a batch at least: copying it.
+_OWN_BYTE = 1.7e-10
+
+# Arrays of so many bytes are in memory of their own (glibc's M_MMAP_THRESHOLD), which is new for each sample in
+# torch's workers, and used again in foreload's: seconds of a worker per byte that this saves, and the largest
+# share of a sample's time.
+_MAPPED, _NEW_BYTE, _MOST_OF_SAMPLE = 128 << 10, 3e-10, 0.5
 
 # Datasets of torchvision that decode images with Pillow.
 TORCHVISION_IMAGES = ("ImageFolder", "ImageNet", "DatasetFolder")
@@ -59,19 +68,51 @@ def swap_unknown(stats: Any) -> str | None:
     return None
 
 
-def without_stock(stats: Any, costs: Costs) -> Costs:
-    """Return the costs with foreload's loader in place of torch's: less for handing batches over, nothing else."""
+def without_handover(stats: Any, costs: Costs) -> Costs:
+    """Return the costs of torch's loader without what its workers take to hand batches over."""
     if not costs.servers.workers:
         return costs
-    batch, least = costs.stages["batch"], _HAND_OVER + _ACROSS_PROCESSES
+    least = _HAND_OVER + _ACROSS_PROCESSES
     taken, given = (seconds - least for seconds in stock_handover_seconds(stats))
-    # Torch's workers hand over as part of collating.
-    cpu = max(min(batch.cpu, least / costs.batch), batch.cpu - given / costs.batch)
     return replace(
         costs,
-        stages={**costs.stages, "batch": replace(batch, cpu=cpu)},
+        stages={**costs.stages, "batch": _collating(costs, given, least)},
         handing=max(min(costs.handing, least), costs.handing - taken),
     )
+
+
+def without_stock(stats: Any, costs: Costs) -> Costs:
+    """Return the costs with foreload's loader in place of torch's, with as many worker processes.
+
+    Batches are handed over in its way, into memory that is used again, as that of large samples is.
+    """
+    count, size = costs.servers.workers, stats["memory"]["batch_bytes"]
+    if not count:
+        return costs
+    least, own = _HAND_OVER + _ACROSS_PROCESSES, handover_seconds(count, "processes", costs.servers.cores)
+    batch = _collating(costs, stock_handover_seconds(stats)[1] - least, least + _OWN_BYTE * size)
+    sample, new = costs.stages["sample"], 0.0
+    if size / costs.batch >= _MAPPED:
+        new = min(_NEW_BYTE * size / costs.batch, _MOST_OF_SAMPLE * sample.cpu)
+    order = stats["stages"].get("order", {"seconds": 0.0})["seconds"] / stats["batches"]
+    # Workers that sleep take long to wake up, whoever's they are.
+    dispatch = min(costs.dispatch, own)
+    waking = (costs.dispatch - dispatch) * (1 - busy_share(stats))
+    return replace(
+        costs,
+        stages={**costs.stages, "batch": batch, "sample": replace(sample, cpu=sample.cpu - new)},
+        handing=min(costs.handing, order + own),
+        dispatch=dispatch,
+        gap=costs.gap + waking,
+        # The loop gives a batch's memory back when it lets go of it.
+        loop=costs.loop - min(costs.loop, _STOCK_BYTE * size / costs.batch),
+    )
+
+
+def _collating(costs: Costs, given: float, least: float) -> Cost:
+    """Return the cost of collating without handing over (seconds per batch), which torch's workers do there."""
+    batch = costs.stages["batch"]
+    return replace(batch, cpu=max(min(batch.cpu, least / costs.batch), batch.cpu - given / costs.batch))
 
 
 def with_native_decoder(costs: Costs) -> Costs:

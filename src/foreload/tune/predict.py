@@ -7,7 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.tune.costs import Cost, Costs, WorkerKind, make_servers, measured_pace
-from foreload.tune.handover import handover_seconds, stock_handover_seconds, with_native_decoder, without_stock
+from foreload.tune.handover import (
+    handover_seconds,
+    stock_handover_seconds,
+    with_native_decoder,
+    without_handover,
+    without_stock,
+)
 from foreload.tune.queueing import Servers
 
 if TYPE_CHECKING:
@@ -168,7 +174,7 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
         )
     elif had and not count:
         drawing = max(_TAKE_INDICES, stats["stages"].get("order", {"seconds": 0.0})["seconds"] / stats["batches"])
-        costs = without_stock(stats, costs) if stats["loader"].get("stock") else costs
+        costs = without_handover(stats, costs) if stats["loader"].get("stock") else costs
         # Where workers were more than the cores, the gain is what other programs leave of these.
         gain = min(1.0, costs.gain) if had > costs.servers.cores else 1.0
         costs = replace(costs, handing=min(costs.handing, drawing), dispatch=0.0, gap=0.0, gain=gain)

@@ -18,6 +18,7 @@ Y. Bard and P. Schweitzer, and the residual of a service that is not exponential
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 __all__ = ["Demand", "Servers", "bounds", "throughput"]
@@ -103,6 +104,7 @@ def throughput(demand: Demand, servers: Servers) -> float:
     return reached
 
 
+@functools.lru_cache(1024)  # a prediction for 9 workers begins with those for 1 to 8, and advice asks for many
 def _reached(demand: Demand, servers: Servers, low: float) -> float:
     """Return the highest pace from ``low`` on that leaves time for all work."""
     high = min(bounds(demand, servers).values()) * (1 - _TOLERANCE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
+from foreload.record.units import number
+
 __all__ = ["Trial", "Trials"]
 
 S = TypeVar("S")
@@ -29,15 +31,25 @@ class Trial(NamedTuple, Generic[S]):
 
     Attributes:
         before, tried: the settings.
-        predicted, measured: the pace with ``tried`` over the pace with ``before``.
+        predicted, measured: the pace with ``tried`` over the pace with ``before``; it may not have been predicted.
         kept: whether ``tried`` was kept.
     """
 
     before: S
     tried: S
-    predicted: float
+    predicted: float | None
     measured: float
     kept: bool
+
+    @property
+    def outcome(self) -> str:
+        """What came of it, in words."""
+        measured = f"{self.measured:.2f} times"
+        if self.predicted is None:
+            text = f"{measured} the samples/s measured"
+        else:
+            text = f"{number(self.predicted)} times the samples/s predicted, {measured} measured"
+        return text if self.kept else f"{text}, and taken back"
 
 
 class Trials(Generic[S]):
@@ -79,7 +91,8 @@ class Trials(Generic[S]):
         self._trials = 0
         self._trust = 1.0  # the share of a predicted gain that came true
         self._forget()
-        self._trial: tuple[S, float, float] | None = None  # the setting before, its pace, the predicted gain
+        # The setting before, its pace, the predicted gain.
+        self._trial: tuple[S, float, float | None] | None = None
         self._reference = self._others = 0.0
 
     def _forget(self) -> None:
@@ -96,7 +109,7 @@ class Trials(Generic[S]):
         return self.frozen and self._left == 0
 
     def observe(
-        self, samples: float, seconds: float, propose: Callable[[S, set[S]], tuple[S, float] | None]
+        self, samples: float, seconds: float, propose: Callable[[S, set[S]], tuple[S, float | None] | None]
     ) -> bool:
         """Take in the work done with the present setting in a window of time.
 
@@ -104,7 +117,7 @@ class Trials(Generic[S]):
             samples: samples delivered.
             seconds: length of the window.
             propose: called with the present setting and the set of those already tried; returns another setting
-                and its predicted gain, or None.
+                and its predicted gain (None: it cannot be predicted, but is worth a try), or None.
 
         Returns:
             Whether :attr:`setting` has changed. Work begun before the change must then not be observed.
@@ -121,23 +134,24 @@ class Trials(Generic[S]):
         if seen not in _CONSULTED_AFTER and seen != self._needed:
             return False
         proposal = None if self._trials == _MAX_TRIALS else propose(self.setting, self._tried)
-        if proposal is not None and self._trust * proposal[1] >= (
-            _MIN_PREDICTED if seen >= self._needed else _CONFIDENT_GAIN
-        ):
+        if proposal is not None and self._is_promising(proposal[1], seen) and proposal[0] not in self._tried:
             other, predicted = proposal
-            if other not in self._tried:
-                self._trial = self.setting, self._pace, predicted
-                self._tried.add(other)
-                self._trials += 1
-                self._forget()
-                self.setting = other
-                return True
+            self._trial = self.setting, self._pace, predicted
+            self._tried.add(other)
+            self._trials += 1
+            self._forget()
+            self.setting = other
+            return True
         if self._trials == _MAX_TRIALS or (seen >= _CONSULTED_AFTER[-1] or self._needed == 1):
             self.frozen = True
             self._reference = self._pace
         return False
 
-    def _judge(self, before: S, pace: float, predicted: float) -> bool:
+    def _is_promising(self, predicted: float | None, seen: int) -> bool:
+        least = _MIN_PREDICTED if seen >= self._needed else _CONFIDENT_GAIN
+        return predicted is None or self._trust * predicted >= least
+
+    def _judge(self, before: S, pace: float, predicted: float | None) -> bool:
         # A measurement must be complete, unless the gain is beyond doubt.
         if self._windows < self._needed and self._pace < _CONFIDENT_GAIN * pace:
             return False
@@ -148,7 +162,7 @@ class Trials(Generic[S]):
         self._forget()
         if not kept:
             self.setting = before
-            self._trust = min(self._trust, measured / predicted)
+            self._trust = min(self._trust, 1.0 if predicted is None else measured / predicted)
         return not kept
 
     def _watch(self, pace: float) -> None:

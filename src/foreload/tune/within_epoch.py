@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.nested import tensors
-from foreload.record.units import number, percent, quantity
+from foreload.record.units import percent, quantity
 from foreload.tune.costs import WORK, Costs, make_servers
 from foreload.tune.gil import LOCK_FULL
 from foreload.tune.interval import Observed, Reading, between
@@ -45,6 +45,11 @@ _MIN_LOCK_LOOKS = 10
 # Fewer threads are preferred if their gain is at least this share of the best.
 _AS_GOOD = 0.98
 
+# The calling thread may be faster than threads are if the loop waits for this share of the time, and batches come
+# in fewer seconds than this, or the lock is taken for this share of the time, by so many looks at it.
+_WAITING_SHARE, _SHORT_BATCH = 0.5, 5e-4
+_PASSED_AROUND, _MIN_PASSED_LOOKS = 0.4, 5
+
 
 def most_ahead(batch: int, limit: int | None) -> int:
     """Return how many batches of so many bytes may be made ahead, in this machine's memory.
@@ -67,7 +72,7 @@ class Setting(NamedTuple):
     """A setting that can change while an epoch runs.
 
     Attributes:
-        threads: the number of threads.
+        threads: the number of threads; 0: the calling thread makes each batch when it is requested.
         depth: the number of batches made ahead.
     """
 
@@ -97,6 +102,9 @@ class Tuner:
         each: batches made ahead per thread; None: the depth does not depend on the number of threads.
         changes: the list for the changes that it makes and their reasons, in words.
         deeper: whether more batches may be made ahead.
+
+    Attributes:
+        may_be_alone: whether the calling thread may make batches.
     """
 
     def __init__(self, setting: Setting, each: int | None, changes: list[str], *, deeper: bool) -> None:
@@ -105,6 +113,7 @@ class Tuner:
         self._each = each
         self._first = setting.threads
         self._deeper = deeper
+        self.may_be_alone = False
         self._why = ""
         self._batch = 0  # bytes of the largest batch
         self._began: Reading | None = None  # with the present setting
@@ -144,7 +153,7 @@ class Tuner:
             left = self._batches * (window / max(took, 1e-6) - 1)
             return int(min(_MAX_BATCHES, self._batches, left)) + 1
         self._batch = max(self._batch, sum(each.nbytes for each in tensors(batch)))
-        done = len(self.trials.done)
+        done, depth = len(self.trials.done), self.setting.depth
         is_other = self.trials.observe(
             samples - self._since[0], took, lambda setting, tried: self._propose(observed, epoch, setting, tried)
         )
@@ -155,7 +164,7 @@ class Tuner:
             epoch.resize(*setting)
             self._began = self._since = None
             # Batches that were begun before come first.
-            return max(_MIN_WINDOW_BATCHES, setting.depth)
+            return max(_MIN_WINDOW_BATCHES, depth, setting.depth)
         if self.trials.over:
             return 0
         following = max(self._fewest, min(_MAX_BATCHES, self._batches))
@@ -175,10 +184,13 @@ class Tuner:
 
     def _propose(
         self, observed: Observed, epoch: Tuned, setting: Setting, tried: set[Setting]
-    ) -> tuple[Setting, float] | None:
+    ) -> tuple[Setting, float | None] | None:
         """Return the best setting by the model, and the gain in pace that it predicts."""
         assert self._began is not None
         stats = between(observed, self._began, Reading.of(observed.recorder), setting.depth)
+        if self.may_be_alone and _ALONE not in tried and (why := _why_alone(stats)) is not None:
+            self._why = why
+            return _ALONE, None  # what it saves, no stage tells
         room = self._room(epoch)
         others = self._others(setting, room, stats, epoch.copies) - tried
         if not others:
@@ -244,12 +256,29 @@ class Tuner:
 
     def _describe(self, trial: Trial[Setting]) -> str:
         before, tried = trial.before, trial.tried
-        change = quantity(tried.threads, "thread", "threads") + f" instead of {before.threads}"
+        change = f"{_threads(tried.threads)} instead of {before.threads or _threads(0)}"
         if tried.threads == before.threads:
             change = quantity(tried.depth, "batch", "batches") + f" made ahead instead of {before.depth}"
-        text = f"{change}: {self._why}; {number(trial.predicted)} times the samples/s predicted, "
-        text += f"{trial.measured:.2f} times measured"
-        return text if trial.kept else f"{text}, and taken back"
+        return f"{change}: {self._why}; {trial.outcome}"
+
+
+# The calling thread makes each batch when it is requested.
+_ALONE = Setting(0, 1)
+
+
+def _threads(count: int) -> str:
+    return quantity(count, "thread", "threads") if count else "the calling thread"
+
+
+def _why_alone(stats: Any) -> str | None:
+    """Return why the calling thread may be faster than threads are; None if it is not likely."""
+    if stats["wait_seconds"] < _WAITING_SHARE * stats["seconds"]:
+        return None
+    if stats["seconds"] < _SHORT_BATCH * stats["batches"]:
+        return "to hand a batch over may take longer than to make it"
+    lock = stats["lock"]
+    is_taken = lock["looks"] >= _MIN_PASSED_LOOKS and lock["held_share"] >= _PASSED_AROUND
+    return "the interpreter's lock is passed around" if is_taken else None
 
 
 def _changed(costs: Costs, setting: Setting, other: Setting) -> Costs | None:

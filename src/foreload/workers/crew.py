@@ -165,7 +165,7 @@ class Crew:
     def retune(self, spec: CrewSpec) -> None:
         """Change the number of workers or the cache's budget between epochs, if past epochs say that it pays."""
         kind = self.kind(spec.workers, spec.count)
-        # The calling thread loads what threads may not share.
+        # The calling thread loads what threads may not share, or has been found the fastest within an epoch.
         is_fixed = kind == "threads" and spec.count == 0 and spec.workers == "auto"
         if spec.is_tuned and not spec.persistent and not is_fixed:
             observed = Observed(self.recorder, kind, spec.count, spec.batches.cache)
@@ -173,8 +173,19 @@ class Crew:
             if count != spec.count:
                 self.set_count(count)
 
-    def tune(self, spec: CrewSpec, assembly: Assembly) -> int:
-        """Return the number of batches that threads make ahead; prepare tuning if that is left to the loader."""
+    @property
+    def is_alone(self) -> bool:
+        """Whether tuning has found that the calling thread makes batches faster than threads do."""
+        return self.tuner is not None and self.tuner.setting.threads == self.count == 0
+
+    def tune(self, spec: CrewSpec, assembly: Assembly, *, alone: bool) -> int:
+        """Return the number of batches that threads make ahead; prepare tuning if that is left to the loader.
+
+        Args:
+            spec: the loader's needs.
+            assembly: makes the batches.
+            alone: whether the calling thread may make batches, too.
+        """
         # Per thread; None: the assembly says how many in all.
         each = (spec.prefetch_factor or 0) if assembly.depth is None or spec.prefetch_given else None
         depth = (assembly.depth or 1) if each is None else max(1, each * spec.count)
@@ -183,6 +194,8 @@ class Crew:
         elif self.tuner is None:
             setting = Setting(spec.count, depth)
             self.tuner = Tuner(setting, each, self.changes, deeper=spec.deepens)
+        if self.tuner is not None:
+            self.tuner.may_be_alone = alone
         return depth if self.tuner is None else self.tuner.setting.depth
 
     def thread_pool(self, spec: CrewSpec, seed: int) -> tuple[ThreadPool, PoolOwner | None]:
@@ -249,14 +262,19 @@ class Crew:
     def stats(self, workers: Workers, count: int, *, is_auto: bool) -> WorkersStats:
         """Return which workers load, and why; the arguments are what the user requested."""
         last, choice = self.recorder.last, self.choice
+        why = self._why(workers, count, is_auto) if choice is None else choice.why
+        is_alone = self.is_alone and count == 0
+        if is_alone:
+            why = "the calling thread makes batches faster than threads hand them over"
         return {
             "kind": self.kind(workers, count),
             "count": count,
-            "why": self._why(workers, count, is_auto) if choice is None else choice.why,
+            "why": why,
             "samples_per_second": {} if choice is None else choice.rates,
             "choosing_seconds": 0.0 if choice is None else choice.seconds,
             "depth": 0 if last is None else int(last.depth),
             "tuning": list(self.changes),
+            "alone": is_alone,
         }
 
     def _why(self, workers: Workers, count: int, is_auto: bool) -> str:

@@ -19,6 +19,7 @@ from torch.utils.data import Sampler, default_convert
 
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
+from foreload.batch.samples import ColumnAssembly
 from foreload.cache.view import holds_values, is_remote
 from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of
@@ -144,6 +145,8 @@ def _native_assembly(spec: CrewSpec) -> Assembly | None:
 
 def _is_in_memory(spec: CrewSpec, assembly: Assembly | None) -> bool:
     """Whether samples are values in memory, of which the next batch has what the loop writes to them."""
+    if isinstance(assembly, ColumnAssembly):
+        return assembly.in_memory
     return isinstance(assembly, TensorAssembly) or (spec.batches.transform is None and holds_values(spec.dataset))
 
 

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from foreload.batch.context import LoopContext
-from foreload.batch.generators import KeyedGenerators, loading
-from foreload.batch.thread_generators import (
+from foreload.batch.generators.keyed import KeyedGenerators, loading
+from foreload.batch.generators.threads import (
     draws_from_global,
     keyed_generators,
     present_trio,
     with_lent_generators,
     with_own_generators,
 )
-from foreload.batch.twisters import Trio
+from foreload.batch.generators.twisters import Trio
 
 __all__ = ["LoopSurroundings", "ProcessSurroundings", "ThreadSurroundings"]
 

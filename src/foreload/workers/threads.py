@@ -8,8 +8,8 @@ import threading
 import traceback
 
 from foreload import _native
-from foreload.machine import join
 from foreload.record.spans import Lane, Spans
+from foreload.threads import join
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["ThreadPool", "no_job"]
@@ -141,8 +141,7 @@ class ThreadPool:
         self._closed = True
         self._native.close()
         self._wake()  # other threads, which wait for batches that do not come any more
-        if not self.is_late:
-            join(self._threads)
+        join(self._threads, is_late=self.is_late)
         self._spans.give_back(
             lane for lane, thread in zip(self._lanes, self._threads, strict=True) if not thread.is_alive()
         )

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from foreload import _native
 from foreload.batch.failure import EmptyBatch, PickledError, SampleError, pickle_error, unpickle_error
-from foreload.batch.generators import KeyedGenerators
+from foreload.batch.generators.keyed import KeyedGenerators
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foreload._torch import compute_alone, is_collating_tensors, patch_worker_info, worker_info, worker_rng
-from foreload.batch.thread_generators import own_generators
+from foreload.batch.generators.threads import own_generators
 
 __all__ = ["WorkerIdentity"]
 

@@ -43,6 +43,23 @@ def test_a_file_that_was_exchanged_is_noticed(path: Path) -> None:
         dataset[0]
 
 
+def test_rows_beyond_a_band_are_never_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "data", data=np.ones((40, 60)), chunks=(10, 60), maxshape=(None, 60), compression="lzf"
+        )
+    before = path.stat()
+    dataset = fl.HDF5Dataset(path)
+    with h5py.File(path, "r+") as file:
+        file["data"].resize(33, axis=0)
+    os.truncate(path, before.st_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # so that nothing shows but the rows themselves
+    for _ in range(2):
+        with pytest.raises(fl.errors.DecodeError, match=r"rows 30 to 39 the shape is \(3, 60\), not \(10, 60\)"):
+            next(iter(fl.DataLoader(dataset, batch_sampler=[[39, 38]])))
+
+
 @pytest.mark.parametrize("layout", [{}, {"chunks": (5, 600)}, {"chunks": (5, 6), "compression": "lzf"}])
 def test_a_file_that_is_written_to_in_the_middle_of_an_epoch_is_noticed(
     tmp_path: Path, layout: dict[str, Any]

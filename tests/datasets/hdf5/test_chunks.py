@@ -94,6 +94,32 @@ def test_what_was_used_last_is_kept(path: Path, reads: list[tuple[str, int]]) ->
     assert len(reads) == 19
 
 
+@pytest.mark.parametrize("known", [0, 1, 3, 10])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_of_chunks_in_memory_and_of_others_make_one_batch(tmp_path: Path, known: int, workers: int) -> None:
+    rng = np.random.default_rng(1)
+    values = {
+        "data": rng.integers(-99, 99, (100, 3, 2)).astype(np.int16),
+        "label": rng.integers(0, 9, 100).astype(np.uint8),
+        "none": np.zeros((100, 0), np.float32),
+    }
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, column in values.items():
+            chunks = (10, *column.shape[1:]) if column.size else None
+            file.create_dataset(name, data=column, chunks=chunks, compression="gzip" if column.size else None)
+    order = [*rng.permutation(100).tolist(), 5, 5, 95]
+    for name, target in (("data", "label"), ("label", None), ("none", "label")):
+        dataset = fl.HDF5Dataset(tmp_path / "a.h5", name, target_name=target)
+        for band in rng.permutation(10)[:known].tolist():
+            _ = dataset[10 * band]
+        batches = list(fl.DataLoader(dataset, batch_size=20, sampler=order, num_workers=workers))
+        rows = [values[name][order]] + ([] if target is None else [values[target][order].astype(np.int64)])
+        found = [torch.cat(part).numpy() for part in (zip(*batches, strict=True) if target else [batches])]
+        for wanted, part in zip(rows, found, strict=True):
+            assert part.dtype == wanted.dtype
+            assert np.array_equal(part, wanted)
+
+
 def test_bands_larger_than_what_may_be_kept_are_read_chunk_by_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

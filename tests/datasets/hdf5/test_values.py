@@ -15,6 +15,7 @@ from torch.utils.data import Subset, default_collate
 
 import foreload as fl
 from tests.datasets.hdf5.files import GZIP, Rows, filled, same, write
+from tests.pairwise import pairwise
 
 h5py = pytest.importorskip("h5py")
 
@@ -264,9 +265,18 @@ def rows_of(batches: list[Any]) -> list[torch.Tensor]:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("dtype", ["u2", ">u2", "u4", ">u4", "u8", ">u8", "f2", "?", "c8"])
-@pytest.mark.parametrize("loader", [TorchDataLoader, fl.DataLoader])
-def test_rows_of_any_type_reach_other_processes_whatever_collates(tmp_path: Path, dtype: str, loader: Any) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "loader", "transform", "target"),
+    pairwise(
+        ["u2", ">u2", "u4", ">u4", "u8", ">u8", "f2", "?", "c8"],
+        [TorchDataLoader, fl.DataLoader],
+        [None, unchanged],
+        [None, "labels"],
+    ),
+)
+def test_rows_of_any_type_reach_other_processes_whatever_collates(
+    tmp_path: Path, dtype: str, loader: Any, transform: Any, target: str | None
+) -> None:
     path = tmp_path / "rows.h5"
     data = filled((24, 5), dtype)
     if data.dtype.kind == "u":
@@ -276,16 +286,14 @@ def test_rows_of_any_type_reach_other_processes_whatever_collates(tmp_path: Path
         file["labels"] = np.arange(24)
     expected = [torch.from_numpy(row) for row in data.astype(data.dtype.newbyteorder("="))]
     arguments = {"num_workers": 1} | ({"workers": "processes"} if loader is fl.DataLoader else {})
-    for transform in (None, unchanged):
-        for target in (None, "labels"):
-            dataset = fl.HDF5Dataset(path, target_name=target, transform=transform)
-            for collate in (as_they_are, stacked_and_listed):
-                rows = rows_of(list(loader(dataset, 6, collate_fn=collate, **arguments)))
-                same(rows, expected)
-            (first, *_) = loader(dataset, 24, **arguments)
-            same(list(first if target is None else first[0]), expected)
-            alone = [row if target is None else row[0] for row in loader(dataset, None, **arguments)]
-            same(alone, expected)
+    dataset = fl.HDF5Dataset(path, target_name=target, transform=transform)
+    for collate in (as_they_are, stacked_and_listed):
+        rows = rows_of(list(loader(dataset, 6, collate_fn=collate, **arguments)))
+        same(rows, expected)
+    (first, *_) = loader(dataset, 24, **arguments)
+    same(list(first if target is None else first[0]), expected)
+    alone = [row if target is None else row[0] for row in loader(dataset, None, **arguments)]
+    same(alone, expected)
 
 
 def test_arrays_as_the_type_of_elements_are_more_dimensions(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import foreload as fl
-from foreload.datasets.parquet.rowgroups import open_parquet
+from foreload.datasets.parquet.file import open_parquet
 from tests.datasets.parquet.conftest import ROWS
 
 pa = pytest.importorskip("pyarrow")
@@ -66,6 +66,8 @@ def test_types_are_the_first_files_or_an_error(tmp_path: Path) -> None:
         (pa.array([True]), pa.array([1, 5]), None),
         (pa.array([True]), pa.array([1, 0]), [True, False]),
         (pa.array([0.5]), pa.array([1, 2]), [1.0, 2.0]),
+        (pa.nulls(1), pa.array(["a", "b"]).dictionary_encode(), None),
+        (pa.nulls(1), pa.array([None, None], pa.string()).dictionary_encode(), [None, None]),
     ],
 )
 def test_what_the_first_files_type_does_not_hold_is_an_error(
@@ -135,6 +137,26 @@ def test_a_file_that_changes_or_goes_is_named(parquet: Path, tmp_path: Path) -> 
     with pytest.raises(FileNotFoundError) as caught:
         dataset[0]
     assert caught.value.filename == str(path)
+
+
+def test_rows_beyond_a_group_are_never_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+
+    def write(*sizes: int) -> None:
+        table = pa.table({"x": range(8)})
+        with pq.ParquetWriter(path, table.schema, use_dictionary=False, write_statistics=False) as writer:
+            for size in sizes:
+                writer.write_table(table.slice(0, size))
+        os.utime(path, ns=(0, 0))
+
+    write(5, 3)
+    dataset = fl.ParquetDataset(path)
+    size = path.stat().st_size
+    write(3, 5)  # the same size and time, so that nothing shows but the groups themselves
+    assert path.stat().st_size == size
+    for _ in range(2):
+        with pytest.raises(fl.errors.DecodeError, match=r"a\.parquet: row group 0 has 3 rows, but .* say 5"):
+            next(iter(fl.DataLoader(dataset, batch_sampler=[[4, 3]])))
 
 
 def test_a_file_that_is_written_to_while_it_is_read_is_noticed(

@@ -18,6 +18,7 @@ import foreload as fl
 from tests.datasets.compared import HOW, same, split_epoch
 from tests.datasets.parquet.conftest import ROWS, expected, numbers
 
+pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 
@@ -142,3 +143,55 @@ def test_batches_of_parts_of_groups_are_those_of_the_rows(tmp_path: Path, size: 
 
 
 # Damaged Parquet, and values that Python or int64 do not hold.
+
+
+def test_flags_are_no_more_in_memory_than_told(tmp_path: Path) -> None:
+    table = pa.table(
+        {"flag": pa.array([True, False] * 4000), "flags": pa.array([[True] * 2] * 8000, pa.list_(pa.bool_(), 2))}
+    )
+    pq.write_table(
+        table, tmp_path / "a.parquet", row_group_size=1000
+    )  # 3,000 bytes each, which Arrow packs in 375
+    dataset = fl.ParquetDataset(tmp_path, group_cache=7000)
+    for _ in range(2):
+        for _ in fl.DataLoader(dataset, batch_size=2, shuffle=True, seed=0):
+            pass
+    kept = list(dataset._opened()._kept.values())
+    arrays = [group.numbers(column) for group in kept for column in range(2)]
+    assert len(kept) > 1
+    assert sum(numbers.rows.nbytes for numbers in arrays if numbers is not None) <= 7000
+
+
+def test_a_group_whose_words_would_not_fit_is_read_by_its_dictionary(tmp_path: Path) -> None:
+    words = pa.array(["a" * (4 << 20), "b"])
+    kinds = pa.DictionaryArray.from_arrays(pa.array([0] * 600 + [1, None], pa.int32()), words)
+    pq.write_table(pa.table({"kind": kinds}), tmp_path / "a.parquet")
+    dataset = fl.ParquetDataset(tmp_path)
+    for _ in range(2):
+        found = [row["kind"] for row in dataset.__getitems__([600, 1, 601])]
+        assert [kind and (kind[0], len(kind)) for kind in found] == [("b", 1), ("a", 4 << 20), None]
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+@pytest.mark.parametrize("room", [200, 1000, 1600, "1MiB"])
+def test_shuffled_epochs_give_the_same_rows_whether_all_groups_have_room(
+    tmp_path: Path, room: Any, threads: int
+) -> None:
+    table = numbers(60).select(["id", "vector"])
+    pq.write_table(table.slice(0, 20), tmp_path / "a.parquet", row_group_size=7)
+    pq.write_table(table.slice(0, 0), tmp_path / "b.parquet")
+    with pq.ParquetWriter(tmp_path / "c.parquet", table.schema) as file:
+        file.write_table(table.slice(20, 0))  # a group without rows
+        file.write_table(table.slice(20), row_group_size=9)
+    rows = expected(table)
+    dataset = fl.ParquetDataset(tmp_path, ["vector", "id"], group_cache=room)
+    kind: Any = "threads" if threads else "auto"
+    loader = fl.DataLoader(dataset, 8, shuffle=True, seed=2, num_workers=threads, workers=kind)
+    for epoch in range(3):
+        seen = []
+        for batch in loader:
+            seen += batch["id"].tolist()
+            assert torch.equal(batch["vector"], torch.stack([rows[index]["vector"] for index in batch["id"]]))
+        assert sorted(seen) == list(range(60))
+        groups = dataset._opened()
+        assert (groups.whole is not None) == (room == "1MiB"), epoch

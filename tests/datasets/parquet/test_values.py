@@ -141,6 +141,37 @@ def test_batches_of_columns_are_those_of_default_collate(tmp_path: Path) -> None
                     assert same(batch, next(iter(TorchDataLoader(rows, batch_size=len(rows), collate_fn=collate))))
 
 
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_batches_of_groups_in_memory_are_those_of_groups_decoded_for_them(tmp_path: Path, size: int) -> None:
+    table = every_kind().drop(["whole", "half", "pairs", "day", "time", "money", "nothing", "deep", "struct"])
+    table = table.drop(["real", "flag", "words", "kinds", "bytes", "lists"])
+    turned = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.int32(), [2, 3], permutation=[1, 0]),
+        pa.FixedSizeListArray.from_arrays(pa.array(range(54), pa.int32()), 6),
+    )
+    more = {
+        "turned": turned,
+        "flag": pa.array([True, False, True] * 3),
+        "half": pa.array([np.float16(0.5), np.float16(1), np.float16(2)] * 3),
+        "kinds": pa.array(["cat", "dog", "cow"] * 3).dictionary_encode(),
+        "views": pa.array(["ä", "", "x" * 40] * 3, pa.string_view()),
+        "large": pa.array([0, 2**63 - 1, 5] * 3, pa.uint64()),
+    }
+    for name, column in more.items():
+        table = table.append_column(name, column)
+    # The second file's numbers are cast to the first's types.
+    pq.write_table(table.slice(0, 6), tmp_path / "a.parquet", row_group_size=size)
+    other = table.set_column(table.column_names.index("small"), "small", table["small"].cast(pa.int64()))
+    pq.write_table(other.slice(6), tmp_path / "b.parquet", row_group_size=size)
+    kept = fl.ParquetDataset(tmp_path)
+    rows = [kept[i] for i in range(9)]
+    for order in ([8, 0, 3], [4], [2, 2, 7, 1, 0, 8, 6, 5, 4], list(range(9)) * 20):
+        wanted = next(iter(TorchDataLoader([rows[i] for i in order], len(order))))
+        for dataset in (kept, fl.ParquetDataset(tmp_path), fl.ParquetDataset(tmp_path, group_cache=0)):
+            (batch,) = fl.DataLoader(dataset, batch_sampler=[order], num_workers=0)
+            assert same(batch, wanted)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", list(HOW))
 def test_numbers_beyond_int64_are_named(tmp_path: Path, how: str) -> None:

@@ -7,8 +7,6 @@ import gc
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -21,6 +19,7 @@ from torch.utils.data import StackDataset
 
 import foreload as fl
 from tests.datasets.prefetch.squares import Squares, settle
+from tests.programs import python
 
 
 def test_an_error_comes_up_at_its_sample() -> None:
@@ -142,7 +141,7 @@ def test_a_program_ends_while_samples_are_being_loaded() -> None:
         "    def __getitem__(self, i): return i if i == 0 else threading.Event().wait(1)\n"
         "ahead = fl.AsyncPrefetchDataset(Slow()); print(ahead[0])\n"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    run = python("-c", script, finalize=True)
     assert (run.returncode, run.stdout.strip(), run.stderr) == (0, "0", "")
 
 

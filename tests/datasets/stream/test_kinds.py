@@ -83,7 +83,7 @@ def test_each_row_group_and_each_chunk_is_decoded_once(tmp_path: Path) -> None:
 
 
 def _noting(opened: list[Any]) -> Any:
-    from foreload.datasets.parquet.rowgroups import open_parquet
+    from foreload.datasets.parquet.file import open_parquet
 
     return lambda *arguments: opened.append(arguments) or open_parquet(*arguments)
 

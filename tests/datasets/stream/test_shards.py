@@ -20,6 +20,7 @@ import pytest
 import foreload as fl
 from foreload.errors import DecodeError
 from tests.datasets.stream.numbers import write_tar
+from tests.programs import Program
 
 
 def test_zstandard(tmp_path: Path) -> None:
@@ -60,8 +61,8 @@ def test_standard_input(tmp_path: Path) -> None:
         "print(sorted(int(s['cls']) for s in loader) == list(range(20)))"
     )
     with shard.open("rb") as file:
-        run = subprocess.run([sys.executable, "-c", script], stdin=file, capture_output=True, text=True)
-    assert run.stdout == "True\n", run.stderr
+        run = Program("-c", script, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert run.communicate(timeout=100) == ("True\n", "")
     with (
         patch("multiprocessing.parent_process"),
         pytest.raises(ValueError, match="processes have no standard input"),

@@ -19,9 +19,10 @@ import torch
 
 from foreload.cache.fingerprint.named_files import NamedFiles
 from foreload.checks import Array
+from foreload.nested import bytes_of
 from foreload.protocol import SampleSource, UserCode
 
-__all__ = ["ContentPickler", "FilesPickler", "bytes_of"]
+__all__ = ["ContentPickler", "FilesPickler", "elements_of"]
 
 # The folders that packages are installed in.
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -87,7 +88,7 @@ class ContentPickler(pickle.Pickler):
     def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Return the kind of a tensor, and its elements as bytes."""
         kind = repr((tensor.dtype, tensor.shape))
-        return kind, pickle.PickleBuffer(bytes_of(tensor))  # type: ignore[arg-type]
+        return kind, pickle.PickleBuffer(elements_of(tensor))  # type: ignore[arg-type]
 
     def of_name(self, thing: Any, name: str) -> Any:
         """Return how an object is to be pickled that only gives a name, or an error of that name."""
@@ -200,11 +201,9 @@ class _Written:
         self.write = write
 
 
-def bytes_of(tensor: torch.Tensor) -> Array:
+def elements_of(tensor: torch.Tensor) -> Array:
     """Return the elements of a tensor as bytes, in their order."""
-    whole = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    found: Array = whole.reshape(-1).view(torch.uint8).numpy()
-    return found
+    return bytes_of(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous())
 
 
 def _vars_of(thing: Any) -> dict[str, Any]:

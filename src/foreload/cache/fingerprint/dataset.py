@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.cache.fingerprint.content import ContentPickler, FilesPickler, bytes_of
+from foreload.cache.fingerprint.content import ContentPickler, FilesPickler, elements_of
 from foreload.cache.fingerprint.named_files import NamedFiles, TooManyFiles
 from foreload.checks import Array
 from foreload.errors import warn_user
@@ -147,5 +147,5 @@ class _SamplingPickler(ContentPickler):
 def _memory_of(tensor: torch.Tensor) -> Array | torch.Tensor:
     """Return the memory that a tensor is in, or a copy of its elements where that cannot be had."""
     if tensor.device.type not in ("cpu", "cuda"):
-        return bytes_of(tensor)
+        return elements_of(tensor)
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

@@ -67,6 +67,10 @@ def profile(
         raise FileNotFoundError(
             f"there is no {what} {str(script)!r}; give the path of a Python file, or -m and the name of a module"
         )
+    if not module and Path(script).is_dir() and not (Path(script) / "__main__.py").exists():
+        raise FileNotFoundError(
+            f"{str(script)!r} is a folder without a __main__.py; give the path of a Python file"
+        )
     own = [sys.executable, *(("-m",) if module else ()), str(script), *arguments]
     command = own if nsys is None else nsys_command(own, nsys.with_suffix(""))
     folder = Path(tempfile.mkdtemp(prefix="foreload-profile-"))

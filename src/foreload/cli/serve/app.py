@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import secrets
@@ -44,8 +45,8 @@ def serve(host: str, port: int, *, token: bool, say: Callable[[str], object]) ->
         say: called with the address to open.
 
     Raises:
-        OSError: the port is in use, the host is not this machine, or others can write to the folder in which
-            loaders are published.
+        ValueError: the host is not this machine.
+        OSError: the port is in use, or others can write to the folder in which loaders are published.
     """
     runtime_folder()
     with _bind(host, port) as listener:
@@ -63,13 +64,15 @@ def _bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except (socket.gaierror, UnicodeError) as error:
-        raise OSError(f"--host {host}: {error}; give a name or address of this machine") from None
+        raise ValueError(f"host: {host!r}: {error}; give a name or address of this machine") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(64)
     except OSError as error:
         listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ValueError(f"host: {host!r} is not an address of this machine") from None
         why = os.strerror(error.errno or 0)
         raise OSError(
             f"cannot listen on {host}, port {port}: {why}; choose another (--port 0 takes any)"

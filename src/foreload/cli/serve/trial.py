@@ -21,6 +21,8 @@ __all__ = ["BenchRun", "arguments"]
 _DATA_KINDS = ("photos", "folder", "tensors")
 _STOP_TIMEOUT = 2.0  # seconds for a stopped benchmark to end
 
+COMMAND = ["-m", "foreload.bench"]  # what Python runs
+
 # Limits of what fields ask for together: numbers of the data and of a batch, each of which several processes hold,
 # and samples and numbers loaded in all.
 _MAX_DATA = 10**8
@@ -145,7 +147,7 @@ class BenchRun:
             results = Path(folder) / "results.json"
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "foreload.bench", *arguments, "--json", str(results), "--steps"),
+                *(*COMMAND, *arguments, "--json", str(results), "--steps"),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -254,7 +254,15 @@ class Chunks:
                 f"be decoded: {error}. If their filter is missing, import hdf5plugin first; if they are damaged, "
                 "write them again"
             ) from error
-        return np.asarray(rows).astype(self.dtype, copy=False)
+        values = np.asarray(rows).astype(self.dtype, copy=False)
+        expected = (*(span.stop - span.start for span in spans), *self.shape[len(spans) :])
+        if values.shape != expected:  # though the file has the same size and time
+            raise DecodeError(
+                f"dataset {self.name!r} in {self._path!r} has changed since the HDF5Dataset was made: of rows "
+                f"{spans[0].start} to {spans[0].stop - 1} the shape is {values.shape}, not {expected}; make the "
+                "dataset again"
+            )
+        return values
 
 
 def _unshuffled(raw: bytes | Array, size: int) -> Array:

@@ -8,6 +8,8 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,8 @@ _RUNS = 16
 
 _Key = tuple[int, int]  # column, band
 # A batch, and which of its rows, sorted by band. Weak: an epoch that is left early frees its batches at once.
-_Entry = tuple["weakref.ref[_Rows]", tuple[int, int]]
+_Span = tuple[int, int]
+_Entry = tuple["weakref.ref[_Rows]", _Span]
 
 
 class Column:
@@ -140,34 +143,52 @@ class _Rows:
         self._outs = [window.buffers.take((len(indices), *c.shape), c.dtype) for c in window.columns]
         self._arrays = [out.numpy() for out in self._outs]
         self._failures: dict[int, BaseException] = {}
-        self._sorted: list[tuple[list[int], list[int]]] = []  # per column: positions, rows in their bands
+        # Per column: positions, and rows (in their bands, or of the file): those copied alone, then band by band.
+        self._sorted: list[tuple[list[int], list[int]]] = []
         self.finished = threading.Event()
-        self.keys: list[_Key] = []
-        self.alone: dict[_Key, int] = {}  # rows read without bands, and so for this batch only
-        entries: list[_Entry] = []
-        own = weakref.ref(self)
+        # Rows for this batch only, which are read without bands or copied from bands in memory: where in _sorted.
+        self._alone: dict[_Key, tuple[_Span, Callable[[], None]]] = {}
+        entries: dict[_Key, _Entry] = {}
         for number, column in enumerate(window.columns):
             if window.is_direct(column):
-                order = np.argsort(indices, kind="stable")
-                self._sorted.append((order.tolist(), indices[order].tolist()))
-                self.alone |= {(number, -1 - begin): begin for begin in range(0, len(indices), _ALONE)}
-                continue
-            bands = indices // column.chunks.rows
-            order = np.argsort(bands, kind="stable")
-            bands = bands[order]
-            self._sorted.append((order.tolist(), (indices[order] - bands * column.chunks.rows).tolist()))
-            begins = np.flatnonzero(np.diff(bands, prepend=-1))
-            ends = np.append(begins[1:], len(bands))
-            for band, begin, end in zip(bands[begins].tolist(), begins.tolist(), ends.tolist(), strict=True):
-                self.keys.append((number, band))
-                entries.append((own, (begin, end)))
-        shared = list(self.keys)
-        self.keys += self.alone
+                self._read_alone(number)
+            else:
+                self._copy_or_decode(number, column.chunks.rows, entries)
+        self.keys: list[_Key] = [*entries, *self._alone]
         self._missing = len(self.keys)
         self._unclaimed = set(self.keys)
         with window.lock:
-            for key, entry in zip(shared, entries, strict=True):
+            for key, entry in entries.items():
                 window.wanted.setdefault(key, []).append(entry)
+
+    def _read_alone(self, number: int) -> None:
+        """Read the rows of a column without bands."""
+        order = np.argsort(self._indices, kind="stable")
+        self._sorted.append((order.tolist(), self._indices[order].tolist()))
+        for begin in range(0, len(order), _ALONE):
+            span = begin, min(begin + _ALONE, len(order))
+            copy = partial(self._window.bands.copy_alone, number, self.want(number, *span))
+            self._alone[number, -1 - begin] = span, copy
+
+    def _copy_or_decode(self, number: int, rows_each: int, entries: dict[_Key, _Entry]) -> None:
+        """Copy the rows of a column whose bands are in memory, and add the other bands to ``entries``."""
+        bands, rows = np.divmod(self._indices, rows_each)
+        unique, which = np.unique(bands, return_inverse=True)
+        kept = self._window.bands.kept(number, unique.tolist())
+        is_missing = np.array([band is None for band in kept])[which]
+        order = np.lexsort((bands, is_missing))
+        self._sorted.append((order.tolist(), rows[order].tolist()))
+        count = len(order) - int(is_missing.sum())
+        if count:
+            span = 0, count
+            copy = partial(self._window.bands.copy_kept, kept, which[order[:count]], self.want(number, *span))
+            self._alone[number, -1] = span, copy
+        bands = bands[order]
+        begins = [count, *(count + 1 + np.flatnonzero(np.diff(bands[count:]))).tolist(), len(order)]
+        own = weakref.ref(self)
+        for begin, end in pairwise(begins):
+            if begin < end:
+                entries[number, int(bands[begin])] = own, (begin, end)
 
     def run(self, begin: int, end: int) -> None:
         """Decode the bands that no thread has begun, for all batches that need them."""
@@ -179,12 +200,11 @@ class _Rows:
             self.finished.set()
 
     def _decode(self, key: _Key) -> int:
-        """Decode a band, or read rows without bands; return how many rows of batches that filled in."""
+        """Decode a band, or copy rows without; return how many rows of batches that filled in."""
         window = self._window
-        if key in self.alone:
-            begin = self.alone[key]
-            span = (begin, min(begin + _ALONE, len(self._indices)))
-            self.filled(key[0], *span, _failure(lambda: window.bands.copy_alone(key[0], self.want(key[0], *span))))
+        if key in self._alone:
+            span, copy = self._alone.pop(key)  # it may hold bands, which others may have no room for
+            self.filled(key[0], *span, _failure(copy))
             return span[1] - span[0]
         with window.lock:
             if key not in self._unclaimed:

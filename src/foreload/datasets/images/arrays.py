@@ -32,7 +32,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
 
     Args:
         images: uint8; an ndarray of count x height x width x 3, or a tensor of count x 3 x height x width. It is
-            not copied, so changes of it show.
+            not copied: change it between epochs only, since batches are made ahead of the loop.
         targets: an int per image; by default -1.
         transform: one of those above; another of :mod:`foreload.transforms`, of Albumentations, or any callable
             that takes a Pillow image. By default images are normalised as for ImageNet.
@@ -59,7 +59,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
     ) -> None:
         self.images = _as_tensor(images)
         count, _, height, width = self.images.shape
-        self.targets = torch.full((count,), -1) if targets is None else _as_targets(targets, count)
+        self.targets = torch.full((count,), -1, device="cpu") if targets is None else _as_targets(targets, count)
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
         self.transform = val_small((height, width)) if transform is None else transform
@@ -182,7 +182,7 @@ def _as_targets(targets: Any, count: int) -> torch.Tensor:
     """Return the targets as int64, one per image."""
     if isinstance(targets, np.ndarray):  # with any strides and byte order
         targets = from_array("targets", np.asanyarray(targets, order="C"))
-    given = torch.as_tensor(list(targets) if isinstance(targets, range) else targets)
+    given = torch.as_tensor(list(targets) if isinstance(targets, range) else targets, device="cpu")
     if given.shape != (count,) or given.is_floating_point() or given.is_complex():
         raise ValueError(
             f"targets must be an int for each of the {count} images, got {given.dtype} of the shape "

@@ -163,7 +163,7 @@ class ImageDataset(
             self._remote = self.shards.remote(extents, 0)
             files: _native.ImageFiles = self.shards.files(extents, direct=self.direct_io, kind=_native.ImageFiles)
             return files
-        check_room(self.loading_mode, map(os.path.getsize, self._paths))
+        check_room(self.loading_mode, map(os.path.getsize, map(os.fsdecode, self._paths)))
         paths, self._paths = self._paths, []
         return _native.ImageFiles(paths, 0, direct=self.direct_io)
 

@@ -185,7 +185,11 @@ def _planes(image: torch.Tensor) -> torch.Tensor:
 
 
 def _has_torchvision() -> bool:
-    return find_spec("torchvision") is not None and import_module("torchvision").version.cuda is not None
+    try:
+        # Its CPU builds have no such attribute.
+        return _has_module("torchvision") and hasattr(import_module("torchvision").version, "cuda")
+    except (ImportError, RuntimeError):  # of another version of torch
+        return False
 
 
 def _has_module(name: str) -> bool:

@@ -19,6 +19,7 @@ from foreload.datasets.images.batches import Failure, ImageAssembly, Images
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.images.decoders import Decoder, decoder_named
 from foreload.datasets.images.resample import Plan, View, resample
+from foreload.datasets.tensor_rows import from_array
 from foreload.errors import DecodeError
 from foreload.normalize.normalize import Normalize
 from foreload.options import LoadingMode, OnError
@@ -149,7 +150,7 @@ class EncodedBatch(_Fields, UnfinishedBatch):
         return chosen
 
     def _files(self) -> list[torch.Tensor]:
-        data = torch.from_numpy(self.data)
+        data = from_array("data", self.data)
         return [data[begin:end] for begin, end in zip(self.starts, self.starts[1:], strict=False)]
 
     def _decode(self, device: torch.device) -> Sequence[torch.Tensor | None]:
@@ -251,10 +252,11 @@ class EncodedAssembly:
         memory = self._buffers.take_bytes(max(1, int(starts[-1])))[: starts[-1]]
         for (data, _), begin, end in zip(files, starts, starts[1:], strict=False):
             memory[begin:end] = np.frombuffer(data, np.uint8)
+        memory.flags.writeable = False  # what may be written to is copied when the batch is moved
         rows = [work.decoded[place][0] for place in others]
-        flips = torch.zeros(len(where), dtype=torch.bool)
-        flips[places] = torch.tensor([bool(plan.mirrored) for _, plan in files], dtype=torch.bool)
-        flips[others] = torch.tensor([work.decoded[place][1] for place in others], dtype=torch.bool)
+        flips = torch.zeros(len(where), dtype=torch.bool, device="cpu")
+        flips[places] = torch.from_numpy(np.array([plan.mirrored for _, plan in files], np.bool_))
+        flips[others] = torch.from_numpy(np.array([work.decoded[place][1] for place in others], np.bool_))
         return EncodedBatch(
             where,
             torch.from_numpy(self._images.targets[where]),
@@ -265,8 +267,8 @@ class EncodedAssembly:
             np.array([plan for _, plan in files], np.int32).reshape(-1, len(Plan._fields)),
             np.array(places, np.int64),
             [self._images.path(int(where[place])) for place in places],
-            torch.stack(rows) if rows else torch.empty(0, 0, dtype=torch.uint8),
-            torch.tensor(others, dtype=torch.int64),
+            torch.stack(rows) if rows else torch.empty(0, 0, dtype=torch.uint8, device="cpu"),
+            torch.from_numpy(np.array(others, np.int64)),
             self._recipe,
         )
 
@@ -294,8 +296,8 @@ class _Files:
     def decode(self, index: int, data: bytes) -> tuple[torch.Tensor, bool]:
         """Return an image as the CPU makes it, and whether it is still to be mirrored."""
         height, width = self._transform.size
-        memory = torch.empty(3 * height * width, dtype=torch.uint8)
-        flips = torch.zeros(1, dtype=torch.bool) if self._transform.flip_on_device else None
+        memory = torch.empty(3 * height * width, dtype=torch.uint8, device="cpu")
+        flips = torch.zeros(1, dtype=torch.bool, device="cpu") if self._transform.flip_on_device else None
         given = [np.frombuffer(bytearray(data), np.uint8)]
         job = self._assembly.make(np.array([index]), memory, flips, given)
         job.run_here()

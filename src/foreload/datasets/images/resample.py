@@ -111,7 +111,7 @@ def _weights(length: int, full: int, start: int, count: int, device: torch.devic
     return (weights / weights.sum(1, keepdim=True)).float()
 
 
-_unusable: list[Exception] = []
+_unusable: list[str] = []  # why, in words: an error would keep its frames, and so a batch on the device
 
 
 def _by_kernel(views: Sequence[View], out: torch.Tensor) -> bool:
@@ -120,11 +120,12 @@ def _by_kernel(views: Sequence[View], out: torch.Tensor) -> bool:
     if kernel is None or _unusable:
         return False
     # Page-locked, so that the copy waits for nothing; torch uses that memory again when the copy is over.
-    table = torch.tensor([table_row(view) for view in views], dtype=torch.int64, pin_memory=True)
+    rows = [table_row(view) for view in views]
+    table = torch.tensor(rows, dtype=torch.int64, device="cpu", pin_memory=True)
     try:
         kernel.resample(table.to(out.device, non_blocking=True), out)
     except Exception as error:  # Triton compiles at the first call, for which it needs a C compiler and more
-        _unusable.append(error)
+        _unusable.append(str(error))
         warn_user(f"Triton cannot compile foreload's kernel, torch's operations are used instead: {error}")
         return False
     return True

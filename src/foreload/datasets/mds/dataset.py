@@ -269,7 +269,7 @@ def _read(files: _native.Files, samples: Indices, starts: Indices, memory: Array
 
 
 def _shared_flags(count: int) -> torch.Tensor:
-    flags = torch.zeros(count, dtype=torch.bool)
+    flags = torch.zeros(count, dtype=torch.bool, device="cpu")
     try:
         return flags.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
     except (RuntimeError, OSError):  # no shared memory: each process verifies for itself

@@ -16,8 +16,10 @@ from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import sorted_files
-from foreload.datasets.parquet.columns import collated, values_of
-from foreload.datasets.parquet.rowgroups import RowGroups, load_pyarrow, open_parquet, take_rows
+from foreload.datasets.parquet.columns import collated, values_of, without_dictionary
+from foreload.datasets.parquet.file import load_pyarrow, open_parquet
+from foreload.datasets.parquet.group import KeptRows
+from foreload.datasets.parquet.rowgroups import RowGroups
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.order.index import positions_of
@@ -27,6 +29,9 @@ from foreload.record.progress import track
 __all__ = ["ParquetDataset"]
 
 Row = dict[str, Any]
+
+# More rows than this of each group are faster to take group by group than one by one.
+_MANY = 16
 
 
 class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
@@ -131,16 +136,37 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     def _opened(self) -> RowGroups:
         groups = self._groups
         if groups is None or groups.process != os.getpid():
-            groups = self._groups = RowGroups(self.paths, self._stamps, self.schema, self._room)
+            rows = dict(zip(self._places, np.diff(self._starts).tolist(), strict=True))
+            groups = self._groups = RowGroups(self.paths, self._stamps, rows, self.schema, self._room)
         return groups
 
     def read(self, index: int) -> Row:
         """Load row ``index``, from 0 to ``len(self) - 1``."""
         return self._read_many([index])[0]
 
-    def _table(self, indices: Sequence[int]) -> tuple[Any, Array]:
+    def _kept_rows(self, indices: Sequence[int] | Indices) -> KeptRows | None:
+        """Return rows whose groups are all in memory; None if some are not, or to take them by group is faster."""
+        where = np.asarray(indices, np.int64)
+        numbers = np.searchsorted(self._starts, where, "right") - 1
+        whole = self._opened().whole
+        if whole is not None and all(whole.numbers(column) for column in range(len(self.columns))):
+            return KeptRows(whole, numbers, where - self._starts[numbers])
+        groups, which = numbers, np.arange(len(where))
+        # To find out which rows share a group takes longer than to look for the groups of a few.
+        if len(where) > len(self._places) or numbers[0] == numbers[-1]:
+            groups, which = np.unique(numbers, return_inverse=True)
+            if len(where) > _MANY * len(groups):
+                return None
+        found = self._opened().kept([self._places[number] for number in groups.tolist()])
+        return None if found is None else KeptRows(found, which, where - self._starts[numbers])
+
+    def _table(self, indices: Sequence[int] | Indices) -> tuple[Any, Array]:
         """Load rows, group by group; return a table of them, and the place of each in it."""
         pa = load_pyarrow()
+        kept = self._kept_rows(indices)
+        if kept is not None:
+            arrays = [kept.array(column) for column in range(len(self.columns))]
+            return pa.table(arrays, names=self.columns), np.arange(len(indices))
         groups = self._opened()
         where = np.asarray(indices, np.int64)
         order = np.argsort(where, kind="stable")
@@ -152,11 +178,13 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
             wanted = rows[part] - self._starts[number]
             # A group that is taken whole is wanted in the next epoch, and still there only if all have room.
             is_whole = len(wanted) == self._starts[number + 1] - self._starts[number]
-            group = groups.get(*self._places[number], keep=self._bytes <= self._room or not is_whole)
+            group = groups.get(self._places[number], keep=self._bytes <= self._room or not is_whole).table
             if 2 * len(wanted) >= group.num_rows and (np.diff(wanted) == 1).all():
-                pieces.append(group.slice(int(wanted[0]), len(wanted)))
+                piece = group.slice(int(wanted[0]), len(wanted))
             else:  # copied, so that a few rows do not hold a whole group in memory
-                pieces.append(take_rows(group, wanted))
+                piece = _take_rows(group, wanted)
+            # (All values of a group, in which a dictionary has each once, might not fit into memory.)
+            pieces.append(pa.table(list(map(without_dictionary, piece.columns)), names=self.columns))
         return pa.concat_tables(pieces).combine_chunks(), np.argsort(order)
 
     def _read_many(self, indices: Sequence[int]) -> list[Row]:
@@ -251,20 +279,39 @@ class _Columns:
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        numbers = positions_of(indices, len(self._dataset)).tolist()
-        if not numbers:
+        numbers = positions_of(indices, len(self._dataset))
+        if not len(numbers):
             return []
-        table, places = self._dataset._table(numbers)
+        make = self._maker(numbers)
         batch: Row = {}
-        for name, column in zip(self._dataset.columns, table.columns, strict=True):
+        for column, name in enumerate(self._dataset.columns):
             try:
-                batch[name] = collated(column, places, self._buffers)
+                batch[name] = make(column)
             except (ValueError, OverflowError) as error:
-                raise self._dataset._explained(error, table, places, numbers) from error
+                table, places = self._dataset._table(numbers)
+                raise self._dataset._explained(error, table, places, numbers.tolist()) from error
             if batch[name] is None:
-                rows = self._dataset._rows(table, places, numbers)
-                return [self._checked(index, row) for index, row in zip(numbers, rows, strict=True)]
+                wanted = numbers.tolist()
+                rows = self._dataset._read_many(wanted)
+                return [self._checked(index, row) for index, row in zip(wanted, rows, strict=True)]
         return Collated(batch, len(numbers))
+
+    def _maker(self, numbers: Indices) -> Callable[[int], Any]:
+        """Return what makes a column's part of a batch, or None if ``default_collate`` has to."""
+        kept = self._dataset._kept_rows(numbers)
+        if kept is not None:
+            return lambda column: kept.collated(column, self._buffers)
+        table, places = self._dataset._table(numbers)
+        return lambda column: collated(table.column(column), places, self._buffers)
+
+
+def _take_rows(table: Any, rows: Indices) -> Any:
+    """Copy rows of a table."""
+    pa = load_pyarrow()
+    try:
+        return table.take(pa.array(rows))
+    except pa.ArrowNotImplementedError:  # for some types (string_view, say) Arrow can only slice and join
+        return pa.concat_tables([table.slice(row, 1) for row in rows.tolist()])
 
 
 def _list_files(data_path: Any) -> list[str]:

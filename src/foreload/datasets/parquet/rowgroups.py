@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,47 +13,15 @@ import numpy as np
 
 from foreload import _native
 from foreload.cache.fingerprint import check_stamp
-from foreload.checks import Indices, check_regular_file
+from foreload.datasets.parquet.file import load_pyarrow, open_parquet
+from foreload.datasets.parquet.group import Groups, RowGroup
 from foreload.errors import DecodeError
 from foreload.record.spans import Stage
 
-__all__ = ["RowGroups", "load_pyarrow", "open_parquet", "take_rows"]
+__all__ = ["RowGroups"]
 
-
-def load_pyarrow() -> Any:
-    """Import pyarrow with its Parquet module.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError("Parquet files need pyarrow: pip install pyarrow") from error
-    return pyarrow
-
-
-def open_parquet(path: str, metadata: Any = None) -> Any:
-    """Open a file as ``pyarrow.parquet.ParquetFile``; with its ``metadata`` that takes some 30 us.
-
-    Pages that have a checksum (``write_page_checksum=True``) are compared with it when they are read.
-
-    Raises:
-        DecodeError: it is no Parquet, or cut short.
-        OSError: it cannot be read.
-    """
-    pa = load_pyarrow()
-    check_regular_file(path)
-    try:
-        file = pa.parquet.ParquetFile(path, metadata=metadata, page_checksum_verification=True)
-        if metadata is None:
-            _ = file.schema_arrow  # it may be damaged too
-        return file
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise OSError(error.errno, os.strerror(error.errno), path) from error
-        raise DecodeError(f"{path}: no Parquet, cut short, or damaged: {error}") from error
+# The file, and the row group in it.
+Place = tuple[int, int]
 
 
 class RowGroups:
@@ -65,60 +33,74 @@ class RowGroups:
     Args:
         paths: of the files.
         stamps: one per file; another content than that is an error.
+        rows: how many each group has, in their order; another number is an error.
         schema: the columns that are wanted (``pyarrow.Schema``).
         room: how many bytes of decoded groups are kept, those that were used last; but always one group.
 
     Attributes:
         process: the process that it serves.
+        whole: all groups, if all of them are kept.
     """
 
-    def __init__(self, paths: Sequence[str], stamps: Sequence[str], schema: Any, room: int) -> None:
+    whole: Groups | None = None
+
+    def __init__(
+        self, paths: Sequence[str], stamps: Sequence[str], rows: Mapping[Place, int], schema: Any, room: int
+    ) -> None:
         self.process = os.getpid()
         self._paths = paths
         self._stamps = stamps
+        self._rows = rows  # in the order of places
+        self._num_filled = sum(count > 0 for count in rows.values())  # no row is asked for of the others
         self._schema = schema
         self._metadata: dict[int, Any] = {}
         self._lock = threading.Lock()
         room = max(1, room)
-        self._tables = cachetools.LRUCache[tuple[int, int], Any](
-            room, getsizeof=lambda table: min(room, int(table.nbytes))
-        )
-        self._decoding: dict[tuple[int, int], Future[Any]] = {}
+        self._kept = cachetools.LRUCache[Place, RowGroup](room, getsizeof=lambda group: min(room, group.nbytes))
+        self._decoding: dict[Place, Future[RowGroup | None]] = {}
 
-    def get(self, file: int, group: int, *, keep: bool = True) -> Any:
-        """Return a row group as ``pyarrow.Table``.
+    def kept(self, places: Sequence[Place]) -> Groups | None:
+        """Return these row groups if all of them are kept; else None."""
+        with self._lock:
+            try:
+                return Groups([self._kept[place] for place in places])
+            except KeyError:
+                return None
+
+    def get(self, place: Place, *, keep: bool = True) -> RowGroup:
+        """Return a row group.
 
         Args:
-            file: its number.
-            group: its number in the file.
+            place: the file's number, and the group's number in it.
             keep: whether it may be wanted again soon; memory that is not kept is used again for the next one.
 
         Raises:
             DecodeError: it is damaged.
             OSError: the file cannot be read, or has changed.
         """
-        place = file, group
         with self._lock:
-            table = self._tables.get(place)
-            if table is not None:
-                return table
+            group = self._kept.get(place)
+            if group is not None:
+                return group
             future = self._decoding.get(place)
             if is_mine := future is None:
                 future = self._decoding[place] = Future()
         if not is_mine:
             # None if that failed: each thread gets an exception of its own, since notes are added to it.
             found = future.result()
-            return self._decode(file, group) if found is None else found
-        table = None
+            return RowGroup(self._decode(*place)) if found is None else found
+        group = None
         try:
-            table = self._decode(file, group)
+            group = RowGroup(self._decode(*place))
         finally:
             with self._lock:
-                if table is not None and keep:
-                    self._tables[place] = table
+                if group is not None and keep:
+                    self._kept[place] = group
+                    is_whole = len(self._kept) == self._num_filled
+                    self.whole = Groups(list(map(self._kept.get, self._rows))) if is_whole else None
                 del self._decoding[place]
-            future.set_result(table)
-        return table
+            future.set_result(group)
+        return group
 
     def _decode(self, file: int, group: int) -> Any:
         pa = load_pyarrow()
@@ -137,21 +119,12 @@ class RowGroups:
             except (pa.ArrowException, OSError) as error:
                 rows = _rows_of(opened.metadata, group)
                 raise DecodeError(f"{path}: row group {group} cannot be decoded: {error} ({rows})") from error
-            if table.num_rows != (known := opened.metadata.row_group(group).num_rows):
+            if table.num_rows != (known := self._rows[file, group]):
                 raise DecodeError(
                     f"{path}: row group {group} has {table.num_rows} rows, but the file's metadata say {known}"
                 )
         check_stamp(path, self._stamps[file])  # it may have been overwritten during the read
         return table
-
-
-def take_rows(table: Any, rows: Indices) -> Any:
-    """Copy rows of a table."""
-    pa = load_pyarrow()
-    try:
-        return table.take(pa.array(rows))
-    except pa.ArrowNotImplementedError:  # for some types (string_view, say) Arrow can only slice and join
-        return pa.concat_tables([table.slice(row, 1) for row in rows.tolist()])
 
 
 def _cast(table: Any, schema: Any) -> Any:
@@ -163,8 +136,8 @@ def _cast(table: Any, schema: Any) -> Any:
     pa = load_pyarrow()
     cast = table.cast(schema)
     for field, before, after in zip(schema, table.columns, cast.columns, strict=True):
-        # Arrow makes True of any number, and infinity of one that is too large.
-        if pa.types.is_boolean(field.type) and before.type != field.type:
+        # Arrow makes True of any number, infinity of one that is too large, and nothing of words in a dictionary.
+        if before.type != field.type and (pa.types.is_boolean(field.type) or _holds_nothing(field.type)):
             is_lost = not after.cast(before.type).equals(before)
         elif pa.types.is_floating(field.type) and pa.types.is_floating(before.type):
             is_lost = _count_infinite(after) > _count_infinite(before)
@@ -175,6 +148,12 @@ def _cast(table: Any, schema: Any) -> Any:
                 f"column {field.name!r} has values that {field.type}, its type in the first file, does not hold"
             )
     return cast
+
+
+def _holds_nothing(kind: Any) -> bool:
+    """Whether all values of a type are missing, or all of a part of it."""
+    is_null: bool = load_pyarrow().types.is_null(kind)
+    return is_null or any(_holds_nothing(kind.field(part).type) for part in range(kind.num_fields))
 
 
 def _count_infinite(column: Any) -> int:

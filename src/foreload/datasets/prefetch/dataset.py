@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from foreload._torch import wrapper_kind
-from foreload.batch.generators import loading
+from foreload.batch.generators.keyed import loading
 from foreload.checks import Indices, check_int, inherits
 from foreload.datasets.prefetch.read_ahead import ReadAhead, places
 from foreload.datasets.rows import gather_samples, is_in_memory

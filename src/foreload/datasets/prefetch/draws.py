@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from foreload.batch.generators import loading
-from foreload.batch.thread_generators import keyed_generators, run_keyed
+from foreload.batch.generators.keyed import loading
+from foreload.batch.generators.threads import keyed_generators, run_keyed
 
 __all__ = ["Draws", "Places", "Request", "Task"]
 

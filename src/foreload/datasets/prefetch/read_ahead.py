@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from foreload.batch.assembly import note_sample
-from foreload.batch.generators import loading
-from foreload.batch.thread_generators import run_keyed
+from foreload.batch.generators.keyed import loading
+from foreload.batch.generators.threads import run_keyed
 from foreload.datasets.prefetch.draws import Draws, Places, Request, Task
 from foreload.datasets.prefetch.threads import LoadingThreads
 

@@ -6,9 +6,9 @@ import os
 import queue
 import threading
 
-from foreload.batch.thread_generators import with_own_generators
+from foreload.batch.generators.threads import with_own_generators
 from foreload.datasets.prefetch.draws import Task
-from foreload.machine import join
+from foreload.threads import join
 
 __all__ = ["LoadingThreads"]
 

@@ -24,7 +24,7 @@ from foreload.datasets.folders import number_names
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tar.headers import Headers
 from foreload.datasets.tar.index import index_of
-from foreload.datasets.tar.members import Members
+from foreload.datasets.tar.members import members_of
 from foreload.datasets.tar.remote import RemoteSamples, list_remote, remote_indexes
 from foreload.datasets.tar.shards import ShardIndex, list_shards
 from foreload.errors import DecodeError
@@ -252,7 +252,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
 
     def _open(self) -> None:
         self._files = self.shards.files(self._extents, direct=self.direct_io)
-        self._members = Members(self.shards.indexes)
+        self._members = members_of(self.shards.indexes)
         self._remote = self.shards.remote(self._extents)
 
     def index(self) -> int:
@@ -263,23 +263,20 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         """Read a sample's members."""
         return self._samples([index])[0]
 
-    def _read(self, indices: Sequence[int]) -> list[Any]:
-        if self._remote is None:
-            memory, starts = read_samples(self._files, indices, self._extents[np.asarray(indices, np.int64), 2])
-            data = memory.data
-            return [data[begin:end] for begin, end in pairwise(starts.tolist())]
-        pieces, failures = self._remote.read(indices)
-        remaining_positions(sorted(failures.items()), indices, "raise", [], self.shards.name)
-        return [piece.data for piece in pieces]
-
     def _samples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read several samples, before the transform."""
-        samples = []
-        pieces = self._read(indices)
-        for data, (key, names, begins, ends) in zip(pieces, self._members.of(indices), strict=True):
-            fields = zip(names, begins, ends, strict=True)
-            samples.append({"__key__": key} | {name: bytes(data[begin:end]) for name, begin, end in fields})
-        return samples
+        where = np.asarray(indices, np.int64) % len(self)
+        numbers = where.tolist()
+        if self._remote is None:
+            samples = self._members.read(self._files, where)
+            if samples is not None:
+                return samples
+            memory, starts = read_samples(self._files, numbers, self._extents[where, 2])  # which tells the error
+            pieces = [memory[begin:end] for begin, end in pairwise(starts.tolist())]
+        else:
+            pieces, failures = self._remote.read(numbers)
+            remaining_positions(sorted(failures.items()), numbers, "raise", [], self.shards.name)
+        return [self._members.split(number, piece) for number, piece in zip(numbers, pieces, strict=True)]
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
@@ -288,9 +285,16 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         return self._load_batch if own and self._kept is None else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
-        samples = []
         numbers = positions_of(indices, len(self)).tolist()
-        for position, (index, prepared) in enumerate(zip(numbers, self._samples(numbers), strict=True)):
+        found = self._samples(numbers)
+        if (
+            self.transform is None
+            and self.target_transform is None
+            and inherits(self, BaseDataset, "finish_sample")
+        ):
+            return found
+        samples = []
+        for position, (index, prepared) in enumerate(zip(numbers, found, strict=True)):
             try:
                 samples.append(self.finish_sample(index, prepared))
             except Exception as error:

@@ -204,7 +204,8 @@ class _MixedBlocks(Blocks):
                 begin = start.prefix  # what is left is split anew
         self._begin = begin
         order = _Order(self._shares, self._mixture.sizes, sampler.seed, sampler.epoch)
-        done = skip + (start.prefix - begin) // self.each
+        # (A state counts no further than an epoch would go that had these ranks from its beginning.)
+        done = skip + -(-(start.prefix - begin) // self.each)
         rounds = sampler._rounds(begin)
         if self.each == 1:
             super().__init__(_blocks_of_all(order, begin + done, begin + rounds))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from foreload._torch import coo_parts
+from foreload.nested import bytes_of
 
 __all__ = ["Fingerprint", "fingerprint"]
 
@@ -178,7 +179,7 @@ class _Hashing:
             self._mark(str(tensor.qscheme()), tensor.dequantize().tolist())
         else:
             rows = tensor.resolve_conj().resolve_neg().cpu().contiguous()
-            self._bytes(rows.reshape(-1).view(torch.uint8).numpy() if rows.numel() else b"")
+            self._bytes(bytes_of(rows))
         self.add(dict(getattr(tensor, "__dict__", {})))
 
     def _add_array(self, array: Any) -> None:

@@ -144,16 +144,20 @@ def innermost_frames(stacks: str, is_late: bool) -> str:
     ...   File "/a/numpy.py", line 5 in seed
     ...   File "{__file__}", line 3 in work
     ... Thread 0x3 (most recent call first):
+    ...   File "/a/dataclasses.py", line 6 in is_dataclass
+    ...   File "{Samples.get.__code__.co_filename}", line 5 in load
+    ... Thread 0x4 (most recent call first):
     ...   File "/my/dataset.py", line 7 in __getitem__
-    ...   File "{Samples.load.__code__.co_filename}", line 4 in load
+    ...   File "{Samples.get.__code__.co_filename}", line 4 in get
     ... '''
     >>> innermost_frames(stacks, is_late=True)
     'File "/my/dataset.py", line 7 in __getitem__'
     """
     parts = re.split(r"^(Current thread|Thread) .*\n", stacks, flags=re.MULTILINE)[1:]
-    loading = f'"{Samples.load.__code__.co_filename}"'
+    get = Samples.get.__code__  # other code of foreload's looks at samples that have been loaded
+    loading = re.compile(rf'"{re.escape(get.co_filename)}", line \d+ in {get.co_name}$', re.MULTILINE)
     named = zip(parts[::2], parts[1::2], strict=True)
-    found = [(is_late and loading not in stack, name, stack) for name, stack in named]
+    found = [(is_late and not loading.search(stack), name, stack) for name, stack in named]
     folder = str(Path(__file__).parents[2]) + os.sep
     for _, _, stack in sorted(found):  # the current one comes before others of its kind
         frames = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]

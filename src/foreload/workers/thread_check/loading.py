@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from foreload.batch.generators import global_trio
+from foreload.batch.generators.keyed import global_trio
 from foreload.cache.view import CachedView
 from foreload.workers.thread_check.fingerprint import Fingerprint, fingerprint
 
@@ -33,7 +33,7 @@ class Samples:
     transform: Callable[[Any], Any] | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
 
-    def load(self, index: int) -> Any:
+    def get(self, index: int) -> Any:
         """Load one sample."""
         view = CachedView(self.dataset, None, self.transform)
         many = view.__getitems__
@@ -97,7 +97,7 @@ class Progress:
 def load(samples: Samples, index: int) -> tuple[Any, Loaded]:
     """Load one sample; return it, None if there is an exception, and what it came out as."""
     try:
-        sample = samples.load(index)
+        sample = samples.get(index)
         return sample, Loaded(fingerprint(sample))
     except BaseException as error:
         return None, Loaded(None, f"{type(error).__name__}: {error}".splitlines()[0][:300])

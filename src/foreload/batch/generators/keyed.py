@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from foreload._torch import global_random, global_random_state
-from foreload.batch.twisters import Trio, states_of
+from foreload.batch.generators.twisters import Trio, states_of
 
 __all__ = ["KeyedGenerators", "global_trio", "loading"]
 

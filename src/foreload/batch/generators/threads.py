@@ -20,9 +20,14 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from foreload._torch import global_random, global_random_state, patch_seed_functions
-from foreload.batch.generators import KeyedGenerators
-from foreload.batch.twisters import Trio
+from foreload._torch import (
+    global_random,
+    global_random_state,
+    innermost_function_mode,
+    patch_seed_functions,
+)
+from foreload.batch.generators.keyed import KeyedGenerators
+from foreload.batch.generators.twisters import Trio
 
 __all__ = [
     "draws_from_global",
@@ -34,6 +39,7 @@ __all__ = [
     "seed_own_generators",
     "with_lent_generators",
     "with_own_generators",
+    "without_torch_generator",
 ]
 
 
@@ -98,6 +104,23 @@ def lent_generators(trio: Trio) -> Iterator[None]:
         _own.trio = before
 
 
+@contextmanager
+def without_torch_generator() -> Iterator[None]:
+    """Pass no generator of the calling thread's to torch's functions in the block, where none may draw.
+
+    To pass one takes a call of Python code for each function, and for each attribute of a tensor.
+    """
+    mode = innermost_function_mode()
+    if not isinstance(mode, _OwnTorchGenerator):
+        yield
+        return
+    mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        mode.__enter__()  # type: ignore[no-untyped-call]
+
+
 def with_lent_generators(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function so that random functions draw from generators that the calling thread has for this only."""
     if _own.lent is None:
@@ -117,7 +140,7 @@ def _install() -> None:
 
 
 def run_keyed(key: tuple[int, int], load: Callable[[Callable[[Any], None]], Any]) -> Any:
-    """Load samples in the calling thread; see :meth:`~foreload.batch.generators.KeyedGenerators.run`."""
+    """Load samples in the calling thread; see :meth:`~foreload.batch.generators.keyed.KeyedGenerators.run`."""
     if _own.trio is None and not draws_from_global():
         return with_lent_generators(run_keyed, key, load)
     return KeyedGenerators(key, _own.trio).run(load)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from foreload.batch.generators import global_trio
-from foreload.batch.thread_generators import draws_from_global, lent_generators
-from foreload.batch.twisters import states_of
+from foreload.batch.generators.keyed import global_trio
+from foreload.batch.generators.threads import draws_from_global, lent_generators
+from foreload.batch.generators.twisters import states_of
 
 __all__ = ["StreamGenerators"]
 

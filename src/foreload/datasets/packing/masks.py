@@ -1,0 +1,50 @@
+"""Attention masks and boundaries of packed documents."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["attention_mask", "cu_seqlens"]
+
+
+def attention_mask(document_ids: torch.Tensor, *, causal: bool = True) -> torch.Tensor:
+    """Return the mask by which a token attends only to its own document; in causal models to earlier tokens.
+
+    Padding is like a document of its own: nothing else attends to it, and no row of the mask is all False, of
+    which a softmax would make NaN.
+
+    Args:
+        document_ids: int, ... x length, as :class:`PackedDataset` gives them.
+        causal: mask later tokens.
+
+    Returns:
+        bool, ... x length (of the token that attends) x length (of the one attended to), as
+        ``scaled_dot_product_attention`` takes it; with heads, add their dimension: ``mask[:, None]``.
+
+    >>> attention_mask(torch.tensor([0, 0, 1])).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0],
+            [0, 0, 1]], dtype=torch.int32)
+    """
+    same = document_ids[..., :, None] == document_ids[..., None, :]
+    return same.tril() if causal else same
+
+
+def cu_seqlens(document_ids: torch.Tensor) -> torch.Tensor:
+    """Return the boundaries of documents in flattened rows, for attention over sequences of many lengths.
+
+    Args:
+        document_ids: int, length, or rows x length; each row begins anew. Padding is like a document.
+
+    Returns:
+        int32: 0, the ends of all documents, the last of which is the number of all tokens. The longest is
+        ``cu_seqlens(ids).diff().max()``.
+
+    >>> cu_seqlens(torch.tensor([[0, 0, 1, -1], [2, 2, 2, 2]]))
+    tensor([0, 2, 3, 4, 8], dtype=torch.int32)
+    """
+    rows = document_ids.reshape(-1, document_ids.shape[-1])
+    new = torch.ones_like(rows, dtype=torch.bool)
+    new[:, 1:] = rows[:, 1:] != rows[:, :-1]
+    begins = new.reshape(-1).nonzero().reshape(-1)
+    return torch.cat([begins, begins.new_tensor([rows.numel()])]).to(torch.int32)

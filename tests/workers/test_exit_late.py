@@ -1,0 +1,84 @@
+"""Functions that ``atexit`` calls after foreload's, because they were registered before foreload was imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PROGRAM = """
+    import atexit
+
+    def last():
+        try:
+            batches = {loads}
+            print([batch.tolist() for batch in batches])
+        except RuntimeError as error:
+            print(error)
+
+    atexit.register(last)
+    import torch
+    import foreload as fl
+
+    class Numbers(torch.utils.data.Dataset):
+        def __init__(self, size=6): self.size = size
+        def __len__(self): return self.size
+        def __getitem__(self, i): return torch.tensor(i)
+
+    class Stream(Numbers, torch.utils.data.IterableDataset):
+        def __iter__(self): yield from map(torch.tensor, range(self.size))
+
+    make = lambda: fl.DataLoader({dataset}, 4, {arguments})
+    loader = make()
+    {before}
+"""
+
+WHOLE = "[[0, 1, 2, 3], [4, 5]]\n"
+TWICE = "[[0, 1, 2, 3], [0, 1, 2, 3], [4, 5], [4, 5]]\n"
+
+
+def printed(dataset: str, arguments: str, loads: str, before: str = "") -> str:
+    """Return what a program prints that loads in such a function; it must end as any other."""
+    program = textwrap.dedent(PROGRAM).format(dataset=dataset, arguments=arguments, loads=loads, before=before)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("loads", ["make()", "loader"])
+@pytest.mark.parametrize(
+    ("dataset", "arguments", "expected"),
+    [
+        ("Numbers()", "", WHOLE),
+        ("Numbers()", "num_workers=2", WHOLE),
+        ("Numbers()", "num_workers=2, persistent_workers=True", WHOLE),
+        ("Numbers()", "num_workers=2, workers='threads'", WHOLE),
+        ("Numbers()", "num_workers=2, workers='threads', persistent_workers=True", WHOLE),
+        ("Stream()", "", WHOLE),
+        ("Stream()", "num_workers=2", TWICE),
+        ("torch.arange(6)", "num_workers=2", WHOLE),
+    ],
+)
+def test_a_late_function_loads_what_any_other_does(
+    dataset: str, arguments: str, expected: str, loads: str
+) -> None:
+    assert printed(dataset, arguments, loads, "list(loader)") == expected
+
+
+@pytest.mark.parametrize("arguments", ["workers='threads', num_workers=2", "workers='threads', num_workers=1"])
+def test_threads_with_parts_of_a_stream_are_refused(arguments: str) -> None:
+    said = printed("Stream()", arguments, "loader")
+    assert said.startswith("the interpreter exits, and has ended all threads")
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dataset", ["Numbers(60)", "Stream(60)"])
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_an_epoch_whose_workers_have_ended_says_so(dataset: str, workers: str) -> None:
+    arguments = f"num_workers=2, workers={workers!r}"
+    said = printed(dataset, arguments, "begun", "begun = iter(loader); next(begun)")
+    assert "have ended" in said
+    assert "begin another epoch" in said
