@@ -5,15 +5,17 @@ Everything on the GPU is timed by events on its streams.
 
 from __future__ import annotations
 
-import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice, pairwise
+from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 from common import Record, Samples, images, median, parser, take_turns
+from gpu_time import Gpu, Pass, loop, rate
 from resnet import resnet50
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
@@ -26,86 +28,16 @@ COPY_BYTES = 128 << 20
 BATCH = 256
 WORKERS = 8
 
-
-class Gpu:
-    """The device that is measured."""
-
-    device = torch.device("cuda")
-
-    def __init__(self) -> None:
-        if not torch.cuda.is_available():
-            raise SystemExit(
-                "benchmarks/gpu.py measures a CUDA device, and torch finds none: nothing was measured."
-            )
-        self.name = torch.cuda.get_device_name()
-
-    def event(self) -> Any:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) * 1e-3
-
-    def synchronize(self) -> None:
-        torch.cuda.synchronize()
-
-    def host_memory(self, size: int, *, pin: bool) -> torch.Tensor:
-        return torch.zeros(size, dtype=torch.uint8, pin_memory=pin)
-
-    def copy(self, host: torch.Tensor) -> torch.Tensor:
-        return host.to(self.device, non_blocking=True)
-
-
-class Pass(NamedTuple):
-    """A loop over some batches.
-
-    Attributes:
-        seconds: from the first step's end to the last one's, per step.
-        first: seconds from the beginning to the end of the first step.
-        idle: the share of the time, from the first step's end on, in which the GPU did no work of a step.
-    """
-
-    seconds: float
-    first: float
-    idle: float
-
-
-def rate(gpu: Gpu, host: torch.Tensor, repeats: int = 10) -> float:
-    """GB/s of copies of some memory to the device."""
-    start = gpu.event()
-    for _ in range(repeats):
-        gpu.copy(host)
-    end = gpu.event()
-    gpu.synchronize()
-    return repeats * host.nbytes / gpu.seconds(start, end) / 1e9
-
-
-def loop(gpu: Gpu, batches: Iterable[Any], step: Callable[[Any], None], steps: int) -> Pass:
-    """Work with batches, as a training loop does: without waiting for the GPU, but once after the first step."""
-    began = time.perf_counter()
-    first = 0.0
-    spans = []
-    for batch in islice(batches, steps):
-        begin = gpu.event()
-        step(batch)
-        spans.append((begin, gpu.event()))
-        if len(spans) == 1:
-            gpu.synchronize()
-            first = time.perf_counter() - began
-    gpu.synchronize()
-    if len(spans) < 2:
-        raise ValueError(f"a pass needs two steps, and there were batches for {len(spans)}")
-    total = gpu.seconds(spans[0][1], spans[-1][1])
-    idle = sum(gpu.seconds(end, begin) for (_, end), (begin, _) in pairwise(spans))
-    return Pass(total / (len(spans) - 1), first, idle / total)
+# The source of batches that nothing is faster than.
+THERE = "one batch on the GPU"
 
 
 class Ready(Dataset[torch.Tensor]):
     """Batches that are there already, so that nothing but moving them takes time."""
 
     def __init__(self, size: int, count: int) -> None:
-        self.batch, self.count = torch.zeros(size, dtype=torch.uint8), count
+        # Once in shared memory, for all workers: each would else move a copy there.
+        self.batch, self.count = torch.zeros(size, dtype=torch.uint8).share_memory_(), count
 
     def __len__(self) -> int:
         return self.count
@@ -236,17 +168,22 @@ def measure_training(
     first: Samples = {f"{name}: first step": [each.first for each in passes[name][1:]] for name in sources}
     record.samples(idle, "%")
     record.samples(first, "s")
-    for name in sources:
+    for name in [each for each in sources if each != THERE]:
+        if THERE in sources:
+            record.verdict(
+                f"{name}: step, against {THERE}", median(times, name) / median(times, THERE), 1.02, most=True
+            )
         record.verdict(f"{name}: GPU idle, %", median(idle, f"{name}: idle"), 2, most=True)
         record.verdict(f"{name}: first step, s", median(first, f"{name}: first step"), 2, most=True)
 
 
 def sources_of(gpu: Gpu, photos: int) -> dict[str, Callable[[], Iterable[Any]]]:
-    """Loaders of uint8 images in memory, and of JPEGs, whose pixels are cached after the first pass."""
+    """A batch that is there, and loaders of uint8 images in memory, and of JPEGs, whose pixels are soon cached."""
     normalize = fl.transforms.Normalize(dtype=torch.bfloat16, channels_last=True)
     pixels = torch.randint(0, 256, (40 * BATCH, 3, 224, 224), dtype=torch.uint8)
     synthetic = fl.CachedDataset((pixels, torch.randint(0, 1000, (len(pixels),))))
     jpegs = fl.ImageDataset(images(photos), transform=fl.transforms.train(224, normalize=False))
+    there = normalize((pixels[:BATCH].to(gpu.device), torch.randint(0, 1000, (BATCH,), device=gpu.device)))
     how: dict[str, Any] = {"shuffle": True, "seed": 0, "device": gpu.device, "device_transform": normalize}
     loaders = {
         "uint8 tensors": fl.DataLoader(synthetic, BATCH, **how),
@@ -257,18 +194,23 @@ def sources_of(gpu: Gpu, photos: int) -> dict[str, Callable[[], Iterable[Any]]]:
         while True:
             yield from loader
 
-    return {name: partial(epochs, loader) for name, loader in loaders.items()}
+    return {THERE: partial(repeat, there), **{name: partial(epochs, each) for name, each in loaders.items()}}
 
 
-def decoders() -> list[str]:
-    """Return the names of the decoders for a GPU that are installed."""
-    found = []
+def decoders(gpu: Gpu, file: Path) -> dict[str, str]:
+    """Return the names of the decoders that decode a file on this GPU; say why the others do not."""
+    data = torch.from_numpy(np.fromfile(file, np.uint8))
+    found = {}
     for name in ("nvimagecodec", "torchvision", "dali"):
         try:
-            decoder_named(name)
-        except RuntimeError:
+            decoder = decoder_named(name)
+            assert decoder is not None
+            (pixels,) = decoder.decode([data], gpu.device)
+        except Exception as error:  # of whatever is installed
+            print(f"  {name} is left out: {error}")
             continue
-        found.append(name)
+        if pixels is not None:
+            found[name] = name
     return found
 
 
@@ -297,19 +239,48 @@ def measure_decoding(
             record.verdict(f"JPEGs decoded on the GPU by {name}, against the CPU", gain, 1.0)
 
 
+def measure_all(record: Record, parts: dict[str, Callable[[], None]]) -> None:
+    """Measure each part, and keep its results even if another one fails.
+
+    Raises:
+        SystemExit: one failed; the message names it.
+    """
+    failed = {}
+    for name, part in parts.items():
+        try:
+            part()
+        except Exception as error:
+            traceback.print_exc()
+            failed[name] = f"{type(error).__name__}: {error}"
+            record.note("failed", failed)
+        record.write()
+    if failed:
+        raise SystemExit(f"benchmarks/gpu.py could not measure {', '.join(failed)}")
+
+
 def main() -> None:
     options = parser(__doc__, 5)
     options.add_argument("--photos", type=int, default=2000, help="the number of JPEGs")
     given = options.parse_args()
-    gpu = Gpu()
+    gpu, rounds = Gpu(), given.rounds
     record = Record("gpu")
     record.note("gpu", gpu.name)
-    measure_copies(gpu, record, given.rounds)
-    measure_overlap(gpu, record, given.rounds)
-    measure_training(gpu, record, given.rounds, sources_of(gpu, given.photos), training(gpu))
-    named = {name: name for name in ("cpu", *decoders())}
-    measure_decoding(gpu, record, given.rounds, images(given.photos), named)
-    record.write()
+
+    def train() -> None:
+        measure_training(gpu, record, rounds, sources_of(gpu, given.photos), training(gpu))
+
+    def decode() -> None:
+        folder = images(given.photos)
+        named = {"cpu": "cpu", **decoders(gpu, next(folder.glob("*/*.jpg")))}
+        measure_decoding(gpu, record, rounds, folder, named)
+
+    parts = {
+        "copies": partial(measure_copies, gpu, record, rounds),
+        "overlap": partial(measure_overlap, gpu, record, rounds),
+        "training": train,
+        "decoding": decode,
+    }
+    measure_all(record, parts)
 
 
 if __name__ == "__main__":

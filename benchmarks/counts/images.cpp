@@ -146,6 +146,8 @@ std::vector<Path> image_paths() {
        }},
       {"JPEG transcoded to tiles", 1, tile_all},
       cached("image cached as planes, random crop, uint8", Form::planes, train()),
+      cached("image cached as planes, random crop, colour jitter, float32", Form::planes,
+             normalised(jittered)),
       cached("image cached as RGB, random crop, uint8", Form::rgb, train()),
       cached("image cached as validation view, float32", Form::view, normalised(validation()))};
 }
