@@ -20,10 +20,9 @@ DOCS = "docs/"
 OUTSIDE = "repository/"
 
 # What the navigation names; whatever these and docs/ link to comes as well.
-_ALWAYS = ["benchmarks/README.md", "examples/README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+_ALWAYS = ["benchmarks/README.md", "examples/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(?=#[^)\s]*\)|\))")
-_EXTERNAL = re.compile(r"\]\((https?://[^)\s]+)\)")
 _CODE = re.compile(r"(^```.*?^```|`[^`\n]*`)", re.DOTALL | re.MULTILINE)
 
 
@@ -70,18 +69,3 @@ def _path(uri: str) -> str:
 
 def _uri(path: str) -> str:
     return path.removeprefix(DOCS) if path.startswith(DOCS) else OUTSIDE + path
-
-
-def external_links() -> Iterator[tuple[str, str]]:
-    """Yield each document and address outside of the repository that it links to; nothing is fetched."""
-    for path in (
-        *ROOT.glob("*.md"),
-        *(page for name in ("docs", "examples", "benchmarks") for page in (ROOT / name).rglob("*.md")),
-    ):
-        for address in _EXTERNAL.findall(_CODE.sub("", path.read_text(encoding="utf-8"))):
-            yield str(path.relative_to(ROOT)), address
-
-
-if __name__ == "__main__":
-    for document, address in sorted(external_links()):
-        print(f"{document}: {address}")

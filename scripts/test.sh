@@ -8,6 +8,8 @@ unset PYTHONDONTWRITEBYTECODE
 # Threads of OpenMP and OpenBLAS wait for work in a loop by default, on cores that other tests could use; those of
 # OpenBLAS start with each process that imports NumPy, and anew with each fork.
 export OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1
+# Ray gives its workers a low priority (15), with which they hardly run beside anything else.
+export RAY_worker_niceness=0
 run() { .venv/bin/python -m pytest "$@"; }
 # Many tests wait for processes of their own, so two for each core at a time keep the cores busy.
 parallel=(-n "$((2 * $(nproc)))")
@@ -18,14 +20,23 @@ parts=(
   "tests/workers tests/epochs tests/batch tests/order tests/tune tests/forks tests/record"
   "tests/datasets tests/cache"
 )
+# Parts run at the same time, of which only the last, the rest, is shown as it runs: one after the other, each would wait
+# for the slowest test of the one before, and need as many processes, which import torch and start servers.
 run_parts() {
-  local part ignored=() status=0
+  local part folder ignored=() running=() logs status=0
+  logs=$(mktemp -d)
   for part in "${parts[@]}"; do
     # shellcheck disable=SC2086
-    run "${parallel[@]}" $part "$@" || status=$?
+    run -n "$(nproc)" $part "$@" >"$logs/${#running[@]}" 2>&1 &
+    running+=($!)
     for folder in $part; do ignored+=("--ignore=$folder"); done
   done
-  run "${parallel[@]}" "${ignored[@]}" "$@" || status=$?
+  run -n "$((3 * $(nproc) / 2))" "${ignored[@]}" "$@" || status=$?
+  for part in "${!running[@]}"; do
+    wait "${running[part]}" || status=$?
+    cat "$logs/$part"
+  done
+  rm -r "$logs"
   return "$status"
 }
 # Ray's tests run in one process, since each that uses a cluster starts one.

@@ -52,7 +52,7 @@ path=$env/bin:$programs
 echo "==> $(basename "$wheel") with $("$python" -V), in $folder"
 "$python" -m venv "$env"
 env PATH="$path" "$env/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: \
-  -c constraints.txt torch==2.13.0 "$wheel[cli,plots,serve,test]"
+  -c constraints.txt torch==2.13.0 "${wheel}[cli,plots,serve,test]"
 
 cd "$tree"
 clean=(env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE -u VIRTUAL_ENV -u CC -u CXX PATH="$path" OMP_WAIT_POLICY=PASSIVE)

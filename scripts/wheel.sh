@@ -54,7 +54,7 @@ for python in "$@"; do
     pip numpy pillow
     pip --no-deps "dist/$wheel"
   else
-    pip -c constraints.txt "dist/$wheel[cli]"
+    pip -c constraints.txt "dist/${wheel}[cli]"
   fi
   # (Not from the checkout, and with nothing but the environment on the path.)
   check=$PWD/scripts/check_wheel.py

@@ -1,5 +1,6 @@
 """Train on all ranks of a machine, and go on without a lost sample when one of them is killed.
 
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1      (for Gloo, which would not connect after a restart)
 torchrun --standalone --nproc-per-node=2 --max-restarts=3 train.py checkpoints
 """
 
@@ -45,10 +46,8 @@ def save(path: Path, checkpoint: dict[str, Any]) -> None:
     os.replace(part, path)
 
 
-def main() -> None:
-    given = arguments()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    dist.init_process_group("gloo")  # "nccl" on GPUs
+def train(given: argparse.Namespace) -> None:
+    """Train one rank."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     run = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
@@ -93,6 +92,16 @@ def main() -> None:
             if rank == 0:
                 said = "" if loss is None else f", loss {loss.item():.3f}"
                 print(f"epoch {epoch}: {step} steps{said}", flush=True)
+
+
+def main() -> None:
+    given = arguments()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    dist.init_process_group("gloo")  # "nccl" on GPUs
+    train(given)
+    # The model, which refers to the group, is gone. If it were what ends it, Gloo's threads might wait for the
+    # interpreter's lock, and the interpreter for them.
+    dist.barrier()
     dist.destroy_process_group()
 
 
