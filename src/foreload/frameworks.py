@@ -12,18 +12,22 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
 from foreload._torch import TorchDataLoader, index_sampler
-from foreload.device.ahead import MovedAhead, Place
 from foreload.epochs.loader_order import Unlisted
 from foreload.epochs.stateful import StatefulSource
 from foreload.errors import warn_user
+from foreload.machine import granted_cores
 from foreload.order.shuffle import ShuffledStream
 from foreload.workers.crew import Crew
+from foreload.workers.spec import is_left_to_torch
+
+if TYPE_CHECKING:
+    from foreload.device.ahead import MovedAhead, Place
 
 __all__ = ["AdaptableLoader", "WorkerCount", "given_workers", "origin_of"]
 
@@ -233,8 +237,23 @@ class AdaptableLoader(StatefulSource[T_co]):
 
     @num_workers.setter
     def num_workers(self, count: int) -> None:
+        is_users = vars(self).get("_DataLoader__initialized", False)  # or the constructor's
+        if is_users and (self._auto_workers or count != self._count):
+            self._auto_workers = False
+            self._crew.start_over()
+        self._set_count(count)
+
+    def _set_count(self, count: int) -> None:
         # In the loader's __dict__, where Lightning reads it.
         self.__dict__["num_workers"] = WorkerCount(count, self, is_auto=self._auto_workers)
+
+    def _first_count(self, dataset: Any) -> int:
+        """Return the number of workers before anything has been measured."""
+        if is_left_to_torch(dataset, None):
+            return 0
+        if self.workers == "ray" or (isinstance(dataset, IterableDataset) and self.workers != "processes"):
+            return 1  # one stream, read ahead; or until the Ray cluster is asked
+        return granted_cores()
 
     def given_workers(self, prefetch_factor: int | None) -> tuple[Any, int | None]:
         """Return ``num_workers`` and ``prefetch_factor`` as this loader was given them, before it set them."""
@@ -271,13 +290,13 @@ class AdaptableLoader(StatefulSource[T_co]):
     def go_on_from(self, origin: AdaptableLoader[Any]) -> None:
         """Share what is open and recorded with the loader that a framework replaces by this one."""
         self.recorder, self.errors, self.restarts = origin.recorder, origin.errors, origin.restarts
-        self._crew = Crew(self.recorder, self._on_resize())
+        self._crew = Crew(self.recorder, weakref.WeakMethod(self._set_count))
         self._epoch, self.published = origin._epoch, origin.published
         if self.dataset is origin.dataset:
             self._crew.choice = origin._crew.choice
             self._open, self._memory = origin._open.shared(), origin._memory
             if self._auto_workers:
-                self.num_workers = origin.num_workers
+                self._set_count(origin.num_workers)
         same_order = index_sampler(self) is index_sampler(origin)
         self._resumed = origin._resumed if same_order else None
         if origin._resumed is not None and not same_order:

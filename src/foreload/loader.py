@@ -15,20 +15,18 @@ from foreload.cache.budget import MemoryBudget
 from foreload.cache.view import root_of
 from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
-from foreload.device.ahead import DeviceTransform, MovedAhead, move_ahead
-from foreload.device.prefetch import check_transform
-from foreload.device.stream import check_device, side_stream
+from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
 from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
-from foreload.record.stats import Stats, collect
 from foreload.record.units import quantity
 from foreload.workers.spec import Workers, check_left_to_torch, check_workers
 
 if TYPE_CHECKING:
+    from foreload.record.stats import Stats
     from foreload.report.report import Report
 
 __all__ = ["DataLoader"]
@@ -258,6 +256,8 @@ class DataLoader(AdaptableLoader[T_co]):
         """Return figures of all epochs so far, at any time and from any thread: throughput, waits, stages, memory,
         cores, failures and workers. :class:`~foreload.record.stats.Stats` lists them.
         """
+        from foreload.record.stats import collect
+
         return collect(self._facts())
 
     def report(self) -> Report:
@@ -290,6 +290,10 @@ class DataLoader(AdaptableLoader[T_co]):
         transform = self.device_transform
         if self.device is not None and finishes_on_device(self.dataset):
             transform = finisher(self.on_error, self.errors, transform)
+        if stream is None and transform is None:
+            return epoch
+        from foreload.device.ahead import MovedAhead, move_ahead
+
         moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=transform)
         if isinstance(moving, MovedAhead):
             self._moving, self._place = weakref.ref(moving), moving.place
@@ -304,7 +308,7 @@ class DataLoader(AdaptableLoader[T_co]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the configuration; workers are chosen anew, for this process."""
         self.__dict__.update(state)
-        self.num_workers = self._first_count(self.dataset) if self._auto_workers else state["num_workers"]
+        self._set_count(self._first_count(self.dataset) if self._auto_workers else state["num_workers"])
         self._moving = self._place = self._begun = None
         self._reset()
 

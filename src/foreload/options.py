@@ -13,9 +13,21 @@ from typing import Literal, Never, SupportsIndex, get_args
 from foreload.checks import Array, Indices, check_int
 from foreload.machine import granted_memory
 
-__all__ = ["POLICIES", "Cache", "Keep", "LoadingMode", "OnError", "Policy", "PolicyFunction", "parse_bytes"]
+__all__ = [
+    "POLICIES",
+    "Cache",
+    "Keep",
+    "LoadingMode",
+    "OnError",
+    "Policy",
+    "PolicyFunction",
+    "WorkerKind",
+    "parse_bytes",
+]
 
 Keep = Literal["auto", "encoded", "decoded"]
+
+WorkerKind = Literal["threads", "processes", "ray"]
 
 # What is done about a sample that cannot be loaded.
 OnError = Literal["raise", "skip", "replace"]

@@ -31,6 +31,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> fl.ParquetDataset:
     return fl.ParquetDataset(path)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no window end: on a busy machine, tuning would decide otherwise than a test has just done."""
+    monkeypatch.setattr(within_epoch, "_WINDOW_SECONDS", 1e9)
+
+
 def loader_of(dataset: fl.ParquetDataset, **options: Any) -> fl.DataLoader[Any]:
     return fl.DataLoader(dataset, **{"batch_size": 4, "shuffle": True, "seed": 3, **options})
 

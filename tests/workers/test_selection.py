@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import pickle
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.tune import choose
+from foreload.tune.choice import Choice
 from foreload.workers import selection
 
 
@@ -33,6 +36,13 @@ class Numbers:
     def collate(self, samples: list[int]) -> torch.Tensor:
         """Collate, as a method of the dataset."""
         return torch.tensor(samples)
+
+
+class Loading(Numbers):
+    """A dataset whose samples say which process and thread loaded them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, os.getpid(), threading.get_ident()
 
 
 class EqualByValue(Numbers):
@@ -189,3 +199,25 @@ def test_parts_that_outlive_the_module_end_quietly(monkeypatch: pytest.MonkeyPat
     del part
     assert parts is not None
     assert not errors
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+@pytest.mark.parametrize("choice", [Choice("threads", 0, "tried"), Choice("processes", 3, "tried")])
+def test_a_number_that_the_user_sets_later_is_the_users(
+    choice: Choice, is_used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "choose_workers", lambda work: choice)
+    loader = fl.DataLoader(Loading(), batch_size=4)
+    wanted = (
+        [indices.tolist() for indices, *_ in loader] if is_used else [[*range(k, k + 4)] for k in range(0, 64, 4)]
+    )
+    loader.num_workers = 2
+    loaded = list(loader)
+    assert torch.cat([indices for indices, *_ in loaded]).tolist() == list(range(64))
+    # Not threads, which the user's code may not allow for: processes, as if the number had been given at once.
+    assert len({pid for _, pids, _ in loaded for pid in pids.tolist()} - {os.getpid()}) == 2
+    assert loader.num_workers == 2
+    assert pickle.loads(pickle.dumps(loader)).num_workers == 2
+    loader.num_workers = 0
+    threads = {ident for _, pids, idents in loader for ident in idents.tolist()}
+    assert threads == {threading.get_ident()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,13 +12,15 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, Tenso
 
 from foreload import _native
 from foreload._torch import wrapper_kind
-from foreload.cache.store import SampleStore
 from foreload.checks import definition_depth, optional
 from foreload.errors import warn_user
 from foreload.options import Keep
 from foreload.order.index import position_of, row_numbers
 from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
+
+if TYPE_CHECKING:
+    from foreload.cache.store import SampleStore
 
 __all__ = [
     "CachedView",

@@ -12,7 +12,6 @@ from foreload.batch.assembly import SubsetAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.checks import definition_depth
-from foreload.datasets.tensors import tensor_assembly
 from foreload.protocol import Assembly, BatchMemory, NativeBatches
 
 __all__ = ["finishes_on_device", "native_assembly"]
@@ -33,9 +32,10 @@ def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers
     if kind is Subset:
         whole = native_assembly(spec, dataset.dataset, key, buffers)
         return None if whole is None else SubsetAssembly(whole, dataset)
-    if kind is TensorDataset:
-        return tensor_assembly(dataset, spec, buffers)
-    if type(dataset) is torch.Tensor and spec.on_error == "raise" and not spec.has_cache:
+    is_tensor = type(dataset) is torch.Tensor and spec.on_error == "raise" and not spec.has_cache
+    if kind is TensorDataset or is_tensor:
+        from foreload.datasets.tensors import tensor_assembly
+
         return tensor_assembly(dataset, spec, buffers)
     return dataset.batch_assembly(spec, key, buffers) if _makes_batches(dataset) else None
 

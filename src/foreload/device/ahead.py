@@ -15,7 +15,7 @@ from foreload import _native
 from foreload._torch import TorchIterator
 from foreload.batch.failure import EmptyBatch, stop_error
 from foreload.device.ring import HostRing
-from foreload.device.stream import CallingThread, SideStream
+from foreload.device.stream import CallingThread, DeviceTransform, SideStream
 from foreload.epochs.base import Epoch, EpochWrapper
 from foreload.epochs.turn import Turn
 from foreload.nested import move, tensors
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from foreload.record.recorder import Watch
 
 
-__all__ = ["DeviceTransform", "MovedAhead", "Place", "move_ahead"]
-
-DeviceTransform = Callable[[Any], Any]
+__all__ = ["MovedAhead", "Place", "move_ahead"]
 
 
 class _Moved(NamedTuple):

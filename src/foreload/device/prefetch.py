@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from foreload.checks import check_int
-from foreload.device.ahead import DeviceTransform, MovedAhead, Place, move_ahead
-from foreload.device.stream import check_device, side_stream
+from foreload.device.ahead import MovedAhead, Place, move_ahead
+from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
 
-__all__ = ["PrefetchLoader", "check_transform"]
+__all__ = ["PrefetchLoader"]
 
 
 class PrefetchLoader:
@@ -143,18 +143,3 @@ def _returns_itself(iterator: Any) -> bool:
     """Whether ``iter(iterator)`` does nothing; that of a user's class may well begin anew."""
     code = getattr(type(iterator).__iter__, "__code__", None)
     return code is None or code.co_code == _return_self.__code__.co_code
-
-
-def check_transform(transform: Any, device: torch.device | None) -> DeviceTransform | None:
-    """Return ``device_transform``.
-
-    Raises:
-        TypeError: it is neither None nor callable.
-        ValueError: there is one, but no device.
-    """
-    if transform is not None and device is None:
-        raise ValueError("device_transform needs a device=, such as 'cuda' or 'cpu'")
-    if transform is not None and not callable(transform):
-        raise TypeError(f"device_transform must be callable, got {transform!r}")
-    checked: DeviceTransform | None = transform
-    return checked

@@ -9,9 +9,11 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-__all__ = ["CallingThread", "SideStream", "check_device", "side_stream"]
+__all__ = ["CallingThread", "DeviceTransform", "SideStream", "check_device", "check_transform", "side_stream"]
 
 T = TypeVar("T")
+
+DeviceTransform = Callable[[Any], Any]
 
 
 class SideStream(Protocol):
@@ -249,3 +251,18 @@ def check_device(device: torch.device | str | int) -> torch.device:
             f"device {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices"
         )
     return device
+
+
+def check_transform(transform: Any, device: torch.device | None) -> DeviceTransform | None:
+    """Return ``device_transform``.
+
+    Raises:
+        TypeError: it is neither None nor callable.
+        ValueError: there is one, but no device.
+    """
+    if transform is not None and device is None:
+        raise ValueError("device_transform needs a device=, such as 'cuda' or 'cpu'")
+    if transform is not None and not callable(transform):
+        raise TypeError(f"device_transform must be callable, got {transform!r}")
+    checked: DeviceTransform | None = transform
+    return checked

@@ -17,9 +17,6 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import pinned
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
-from foreload.cache.budget import MemoryBudget
-from foreload.cache.loader_cache import LoaderCache
-from foreload.cache.store import SampleStore
 from foreload.checks import optional
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
@@ -28,6 +25,9 @@ from foreload.record.restart import Restart
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
+    from foreload.cache.budget import MemoryBudget
+    from foreload.cache.loader_cache import LoaderCache
+    from foreload.cache.store import SampleStore
     from foreload.workers.crew import PoolOwner
     from foreload.workers.worker import Result
 

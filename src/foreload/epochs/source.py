@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, Sampler
@@ -14,7 +14,6 @@ from foreload.batch.collate import warn_of_pinning
 from foreload.batch.failure import OnError, SampleError
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
-from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.view import CachedView, warn_of_randomness
 from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
@@ -23,8 +22,7 @@ from foreload.epochs.cursor import Cursor, OrderSpec
 from foreload.epochs.loader_order import LoaderOrder, Unlisted
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
-from foreload.machine import granted_cores
-from foreload.options import Cache
+from foreload.options import Cache, WorkerKind
 from foreload.order.ahead import Lookahead
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
@@ -32,10 +30,12 @@ from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
 from foreload.record.restart import Restart
 from foreload.record.spans import Spans
-from foreload.record.stats import LoaderFacts
-from foreload.tune.costs import WorkerKind
 from foreload.workers.crew import Crew
 from foreload.workers.spec import CrewSpec, Workers, is_left_to_torch
+
+if TYPE_CHECKING:
+    from foreload.cache.loader_cache import CacheSpec, LoaderCache
+    from foreload.record.stats import LoaderFacts
 
 __all__ = ["EpochSource"]
 
@@ -73,20 +73,15 @@ class EpochSource(LoaderOrder[T_co]):
         """Set the state of a new loader: nothing is open, nothing recorded."""
         self._open = Opened()
         self.recorder = Recorder()
-        self._crew = Crew(self.recorder, self._on_resize())
+        self._crew = Crew(self.recorder, weakref.WeakMethod(self._set_count))
         self._cursor: Cursor | None = None  # of the latest epoch
         self._turn = Turn()
         self._lookahead = Lookahead()
         self._running: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
-    def _on_resize(self) -> Callable[[int], None]:
-        own = weakref.ref(self)
-
-        def resized(count: int) -> None:
-            if (loader := own()) is not None:
-                loader.num_workers = count
-
-        return resized
+    def _set_count(self, count: int) -> None:
+        """Change the number of workers, as the loader chooses to."""
+        raise NotImplementedError
 
     @property
     def _count(self) -> int:
@@ -95,7 +90,8 @@ class EpochSource(LoaderOrder[T_co]):
 
     @property
     def _ahead(self) -> int | None:
-        return 2 if self.prefetch_factor is None and self._auto_workers else self.prefetch_factor  # 2: torch's own
+        is_open = self.prefetch_factor is None and (self._auto_workers or self._count > 0)
+        return 2 if is_open else self.prefetch_factor  # 2: torch's own
 
     @property
     def spans(self) -> Spans:
@@ -249,6 +245,8 @@ class EpochSource(LoaderOrder[T_co]):
         )
 
     def _cache_spec(self) -> CacheSpec:
+        from foreload.cache.loader_cache import CacheSpec
+
         sampler, size, count = index_sampler(self), self.batch_size, self.num_workers
         seeds = not self.persistent_workers
         return CacheSpec(self.dataset, sampler, self._memory, size, count, self.by_processes, draws_seed=seeds)
@@ -311,6 +309,8 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _facts(self) -> LoaderFacts:
         """Return the facts that the loader's stats are made from."""
+        from foreload.record.stats import LoaderFacts
+
         size: Any = getattr(self.batch_sampler, "batch_size", self.batch_size)
         cache = self._open.cache  # close() may replace it meanwhile
         return LoaderFacts(
@@ -331,14 +331,6 @@ class EpochSource(LoaderOrder[T_co]):
                 "direct_problem": direct_problem(self.dataset),
             },
         )
-
-    def _first_count(self, dataset: Any) -> int:
-        """Return the number of workers before anything has been measured."""
-        if is_left_to_torch(dataset, None):
-            return 0
-        if self.workers == "ray" or (isinstance(dataset, IterableDataset) and self.workers != "processes"):
-            return 1  # one stream, read ahead; or until the Ray cluster is asked
-        return granted_cores()
 
     def _close(self) -> None:  # but keep what was recorded
         self._crew.close()

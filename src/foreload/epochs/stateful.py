@@ -100,7 +100,7 @@ class StatefulSource(EpochSource[T_co]):
             self._open.base_seed = None
         self._resumed, self._epoch = resumption.state, resumption.epoch
         if resumption.workers not in (None, spec.num_streams):
-            self.num_workers, self._auto_workers = resumption.workers, False
+            self.num_workers = resumption.workers
         epoch = resumption.state["sampler_epoch"]
         if epoch is not None:
             self._set_sampler_epoch(epoch)

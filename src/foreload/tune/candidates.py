@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreload.cache.serialize import flatten
-from foreload.tune.costs import WorkerKind
+from foreload.options import WorkerKind
 from foreload.tune.workload import Workload
 
 __all__ = ["MAX_THREADS", "Candidate", "candidates_of", "never_pays", "seconds_by_processes"]

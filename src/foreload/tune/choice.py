@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from foreload.tune.costs import WorkerKind
+from foreload.options import WorkerKind
 
 __all__ = ["Choice"]
 

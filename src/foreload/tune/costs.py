@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from foreload.options import WorkerKind
 from foreload.tune.gil import LOCK_FULL, lock_delay, lock_held_share
 from foreload.tune.queueing import Demand, Servers, bounds, throughput
 
@@ -13,9 +14,7 @@ if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["Cost", "Costs", "WorkerKind", "busy_share", "make_servers", "measured_pace"]
-
-WorkerKind = Literal["threads", "processes", "ray"]
+__all__ = ["Cost", "Costs", "busy_share", "make_servers", "measured_pace"]
 
 # Stages of workers, in the order that samples pass them; `order` and `device` are the consumer's.
 WORK = ("read", "decode", "cache", "sample", "transform", "batch")

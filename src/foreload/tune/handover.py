@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from foreload.tune.costs import Cost, Costs, WorkerKind, busy_share
+from foreload.options import WorkerKind
+from foreload.tune.costs import Cost, Costs, busy_share
 
 __all__ = [
     "TORCHVISION_IMAGES",

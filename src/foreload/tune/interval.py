@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from foreload.machine import granted_cores
+from foreload.options import WorkerKind
 from foreload.record.recorder import Recorder
 from foreload.record.spans import Stage
 from foreload.record.usage import children_seconds
-from foreload.tune.costs import WorkerKind
 
 __all__ = ["Observed", "Reading", "between"]
 

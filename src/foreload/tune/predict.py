@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreload.tune.costs import Cost, Costs, WorkerKind, make_servers, measured_pace
+from foreload.options import WorkerKind
+from foreload.tune.costs import Cost, Costs, make_servers, measured_pace
 from foreload.tune.handover import (
     handover_seconds,
     stock_handover_seconds,

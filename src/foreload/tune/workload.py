@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Sampler
 
-from foreload.tune.costs import WorkerKind
+from foreload.options import WorkerKind
 
 __all__ = ["STRIDE", "NotWanted", "Turns", "Workload"]
 

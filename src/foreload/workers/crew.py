@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from foreload.cache.loader_cache import CacheSpec, LoaderCache
-from foreload.options import Cache
+from foreload.options import Cache, WorkerKind
 from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
-from foreload.record.stats import WorkersStats
-from foreload.tune.between_epochs import Retuner
 from foreload.tune.choice import Choice
-from foreload.tune.costs import WorkerKind
-from foreload.tune.interval import Observed
-from foreload.tune.within_epoch import Setting, Tuner
 from foreload.workers.copies import own_copy
 from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
 from foreload.workers.spec import CopyWatch, CrewSpec, Workers
@@ -27,6 +21,10 @@ from foreload.workers.threads import ThreadPool
 from foreload.workers.worker_info import WorkerIdentity
 
 if TYPE_CHECKING:
+    from foreload.cache.loader_cache import CacheSpec, LoaderCache
+    from foreload.record.stats import WorkersStats
+    from foreload.tune.between_epochs import Retuner
+    from foreload.tune.within_epoch import Tuner
     from foreload.workers.pool import WorkerPool
     from foreload.workers.processes.pool import ProcessPool
     from foreload.workers.ray.pool import RayPool
@@ -63,7 +61,7 @@ class Crew:
 
     Args:
         recorder: the loader's recorder.
-        resized: called with the number of workers when it changes.
+        resized: called with the number of workers when it changes, while the loader is there.
 
     Attributes:
         recorder: the loader's recorder.
@@ -75,7 +73,7 @@ class Crew:
         held: what their copies of the dataset are compared with, if it matters that they are copies.
     """
 
-    def __init__(self, recorder: Recorder, resized: Callable[[int], None]) -> None:
+    def __init__(self, recorder: Recorder, resized: weakref.WeakMethod[Callable[[int], None]]) -> None:
         self.recorder = recorder
         self.choice: Choice | None = None
         self._chosen_in = os.getpid()
@@ -83,7 +81,7 @@ class Crew:
         self.changes: list[str] = []
         self.tuner: Tuner | None = None
         self._resized = resized
-        self._retuner = Retuner(self.changes)
+        self._retuner: Retuner | None = None
         self.pool: ThreadPool | WorkerPool[Any] | None = None
         self._owner: PoolOwner | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, for persistent threads
@@ -103,6 +101,8 @@ class Crew:
     def new_cache(self, asked: Workers, spec: CacheSpec, options: Cache) -> LoaderCache:
         """Return a cache for the loader: in this process' memory, or on the nodes of a Ray cluster."""
         if self.kind(asked, spec.num_workers) != "ray":
+            from foreload.cache.loader_cache import LoaderCache
+
             return LoaderCache(spec, options)
         from foreload.workers.ray.caches import NodeCaches
 
@@ -111,7 +111,8 @@ class Crew:
     def set_count(self, count: int) -> None:
         """Change the number of workers, here and in the loader."""
         self.count = count
-        self._resized(count)
+        if (resized := self._resized()) is not None:
+            resized(count)
 
     def choose(self, spec: CrewSpec, trial: Trial, *, may_measure: bool = True) -> None:
         """Choose the workers once, before they are first needed, if the choice is left to the loader.
@@ -151,6 +152,11 @@ class Crew:
         self.close()
         self.set_count(0)
 
+    def start_over(self) -> None:
+        """Forget what was chosen and tuned, since the user has set another number of workers."""
+        self.close()
+        self.choice = self.tuner = self._retuner = self._stood_down = None
+
     def begin(self) -> None:
         """Begin an epoch: let workers that stood down for a while load again."""
         if self._stood_down is None:
@@ -168,6 +174,10 @@ class Crew:
         # The calling thread loads what threads may not share, or has been found the fastest within an epoch.
         is_fixed = kind == "threads" and spec.count == 0 and spec.workers == "auto"
         if spec.is_tuned and not spec.persistent and not is_fixed:
+            from foreload.tune.between_epochs import Retuner
+            from foreload.tune.interval import Observed
+
+            self._retuner = self._retuner or Retuner(self.changes)
             observed = Observed(self.recorder, kind, spec.count, spec.batches.cache)
             count = self._retuner.begin(observed, spec.memory, spec.prefetch_factor)
             if count != spec.count:
@@ -192,6 +202,8 @@ class Crew:
         if not spec.is_tuned:
             self.tuner = None
         elif self.tuner is None:
+            from foreload.tune.within_epoch import Setting, Tuner
+
             setting = Setting(spec.count, depth)
             self.tuner = Tuner(setting, each, self.changes, deeper=spec.deepens)
         if self.tuner is not None:

@@ -24,13 +24,11 @@ from foreload.cache.view import holds_values, is_remote
 from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of
 from foreload.datasets.native import native_assembly
-from foreload.datasets.tensors import TensorAssembly
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
+from foreload.options import WorkerKind
 from foreload.protocol import Assembly
 from foreload.tune.choice import Choice
-from foreload.tune.costs import WorkerKind
-from foreload.tune.workload import Workload
 from foreload.workers.spec import CrewSpec
 from foreload.workers.start.method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code, is_declared
@@ -145,6 +143,8 @@ def _native_assembly(spec: CrewSpec) -> Assembly | None:
 
 def _is_in_memory(spec: CrewSpec, assembly: Assembly | None) -> bool:
     """Whether samples are values in memory, of which the next batch has what the loop writes to them."""
+    from foreload.datasets.tensors import TensorAssembly
+
     if isinstance(assembly, ColumnAssembly):
         return assembly.in_memory
     return isinstance(assembly, TensorAssembly) or (spec.batches.transform is None and holds_values(spec.dataset))
@@ -186,6 +186,7 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
     Without a trial, and not known yet, they are the calling thread.
     """
     from foreload.tune.choose import choose_workers
+    from foreload.tune.workload import Workload
 
     trouble = why_not_started(spec.context, _sent(spec))
     # Threads would load ahead from values that the loop may change; what processes have copies of is watched.
