@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The contract: fast tests and the examples in docstrings. --all: the slow tests too; --slow: only those, and --ray those
-# of them that need a Ray cluster, which --slow leaves out.
+# The contract: fast tests and the examples in docstrings. --all: the slow tests too; --slow: only those, without those
+# that need a Ray cluster (--ray), or Lightning, Accelerate and Transformers (--frameworks).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Where this is set, each of thousands of processes would compile what it imports.
@@ -47,10 +47,8 @@ case "${1:-}" in
     run "${parallel[@]}" --hypothesis-profile=thorough tests/frameworks
     run "${slow[@]}" tests/ray
     ;;
-  --slow)
-    run_parts "${slow[@]}" "${apart[@]}" "${@:2}"
-    run -n 2 "${slow[@]}" tests/frameworks "${@:2}"
-    ;;
+  --slow) run_parts "${slow[@]}" "${apart[@]}" "${@:2}" ;;
+  --frameworks) run -n 2 "${slow[@]}" tests/frameworks "${@:2}" ;;
   --ray) run "${slow[@]}" tests/ray "${@:2}" ;;
   "") run_parts -m "not slow" ;;
   *) run "${parallel[@]}" -m "not slow" "$@" ;;

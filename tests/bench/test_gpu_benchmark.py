@@ -194,6 +194,7 @@ def test_what_was_measured_is_kept_when_something_fails(gpu: Any, tmp_path: Path
     assert written["failed"] == {"second": "OSError: no shared memory"}
 
 
+@pytest.mark.slow  # torch imports its decompositions
 def test_the_model_is_resnet_50(gpu: Any) -> None:
     with torch.device("meta"):
         model = gpu.resnet50()

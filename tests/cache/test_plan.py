@@ -40,7 +40,7 @@ def most_hits(accesses: list[int], capacity: int, resident: frozenset[int]) -> i
     return best(0, resident)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     st.lists(st.integers(0, 5), max_size=14), st.integers(0, 4), st.frozensets(st.integers(0, 5)), st.booleans()
 )

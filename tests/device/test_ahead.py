@@ -58,12 +58,13 @@ def test_numbers_are_right_whatever_the_device_does_first(
         assert len(own) <= 2 * depth + 3
 
 
-def test_transforms_run_on_the_copies_stream(use: Use) -> None:
-    for seed in [None, *range(20)]:
-        device = use(FakeDevice(seed, page_locked=bool((seed or 0) % 2)))
-        double = lambda batch: device.kernel(lambda x: x * 2, batch)
-        results = train(device, fl.PrefetchLoader(Reusing(30), "cpu", device_transform=double), switches=True)
-        assert results == [[4.0 * number + 1] * 3 for number in range(30)]
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("seed", [None, *range(20)])
+def test_transforms_run_on_the_copies_stream(use: Use, seed: int | None) -> None:
+    device = use(FakeDevice(seed, page_locked=bool((seed or 0) % 2)))
+    double = lambda batch: device.kernel(lambda x: x * 2, batch)
+    results = train(device, fl.PrefetchLoader(Reusing(30), "cpu", device_transform=double), switches=True)
+    assert results == [[4.0 * number + 1] * 3 for number in range(30)]
 
 
 def test_tensors_with_gaps_are_staged_for_torch_would_copy_them_to_ordinary_memory(use: Use) -> None:

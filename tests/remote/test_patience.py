@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,18 +156,21 @@ def test_a_body_that_does_not_come(line: str, listen: Any, impatient: None) -> N
     assert time.monotonic() - began < BOUND
 
 
+@pytest.fixture
+def nobodys_port() -> Iterator[int]:
+    """A port that is taken, so that no other program listens there, and on which nobody listens."""
+    with closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
 @pytest.mark.sampled(3)
 @both
 @pytest.mark.parametrize(
-    "url",
-    [
-        "http://no-such-host.invalid/a.tar",
-        "http://127.0.0.1:1/a.tar",
-        "https://127.0.0.1:1/a.tar",
-        "http://[::1]:1/a.tar",
-    ],
+    "address", ["http://no-such-host.invalid", "http://127.0.0.1", "https://127.0.0.1", "http://[::1]"]
 )
-def test_nobody_is_there(url: str, reader: str, impatient: None) -> None:
+def test_nobody_is_there(address: str, reader: str, nobodys_port: int, impatient: None) -> None:
+    url = f"{address}:{nobodys_port}/a.tar"
     with pytest.raises(OSError, match=r"again and again.*a\.tar") as caught:
         READERS[reader](url)
     assert caught.value.filename == url

@@ -32,7 +32,7 @@ def ladder(gain: float) -> Any:
     return propose
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(
     paces=st.lists(st.floats(0, 1e6), min_size=1, max_size=40),
     gains=st.lists(st.floats(0, 50), min_size=1, max_size=10),

@@ -47,7 +47,7 @@ def printed(dataset: str, arguments: str, loads: str, before: str = "") -> str:
     return ended.stdout
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loads", ["make()", "loader"])
 @pytest.mark.parametrize(
     ("dataset", "arguments", "expected"),
@@ -68,13 +68,14 @@ def test_a_late_function_loads_what_any_other_does(
     assert printed(dataset, arguments, loads, "list(loader)") == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arguments", ["workers='threads', num_workers=2", "workers='threads', num_workers=1"])
 def test_threads_with_parts_of_a_stream_are_refused(arguments: str) -> None:
     said = printed("Stream()", arguments, "loader")
     assert said.startswith("the interpreter exits, and has ended all threads")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dataset", ["Numbers(60)", "Stream(60)"])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_an_epoch_whose_workers_have_ended_says_so(dataset: str, workers: str) -> None:

@@ -130,7 +130,10 @@ class PooledEpoch(Epoch, Generic[W]):
     def close(self) -> None:
         """End the epoch early; its workers end, unless they persist."""
         self._is_closed = True
-        self._close()
+        # (Once the interpreter has begun to exit, finalizers do nothing when they are called.)
+        if (ending := self._close.detach()) is not None:
+            _, end, arguments, _ = ending
+            end(*arguments)
         self.wake()
         with self._turn.lock:
             self._forget_jobs()

@@ -14,6 +14,7 @@ from foreload.options import Cache, WorkerKind
 from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
 from foreload.tune.choice import Choice
+from foreload.threads import are_over
 from foreload.workers.copies import own_copy
 from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
 from foreload.workers.spec import CopyWatch, CrewSpec, Workers
@@ -250,7 +251,8 @@ class Crew:
         return self.pool, self._owner
 
     def _keep(self, spec: CrewSpec, pool: ThreadPool | WorkerPool[Any]) -> None:
-        self.pool, self._owner = (pool, PoolOwner(pool)) if spec.persistent else (None, None)
+        is_kept = spec.persistent and not are_over()  # or nothing would end it
+        self.pool, self._owner = (pool, PoolOwner(pool)) if is_kept else (None, None)
 
     def _is_stuck(self, pool: ThreadPool | ProcessPool | RayPool) -> bool:
         """Whether a persistent worker is late since the epoch before; if so, end them all."""

@@ -68,7 +68,7 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(st.data(), layouts(), layouts(), st.sampled_from(fl.LoadingMode))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=120)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_are_those_of_h5py(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, x: Any, y: Any, mode: fl.LoadingMode
 ) -> None:

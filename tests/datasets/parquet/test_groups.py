@@ -149,12 +149,11 @@ def test_flags_are_no_more_in_memory_than_told(tmp_path: Path) -> None:
     table = pa.table(
         {"flag": pa.array([True, False] * 4000), "flags": pa.array([[True] * 2] * 8000, pa.list_(pa.bool_(), 2))}
     )
-    pq.write_table(
-        table, tmp_path / "a.parquet", row_group_size=1000
-    )  # 3,000 bytes each, which Arrow packs in 375
+    # 3,000 bytes each, which Arrow packs in 375.
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000)
     dataset = fl.ParquetDataset(tmp_path, group_cache=7000)
     for _ in range(2):
-        for _ in fl.DataLoader(dataset, batch_size=2, shuffle=True, seed=0):
+        for _ in fl.DataLoader(dataset, batch_size=20, shuffle=True, seed=0):
             pass
     kept = list(dataset._opened()._kept.values())
     arrays = [group.numbers(column) for group in kept for column in range(2)]

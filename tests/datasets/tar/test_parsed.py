@@ -81,7 +81,7 @@ def streams(content: bytes) -> tuple[Any, Any]:
     return plain, told(fl.TarStream(shown, shuffle=False))
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.lists(members, min_size=1, max_size=12), st.sampled_from(FORMATS))
 def test_samples_are_those_of_tarfile(entries: list[Any], format_: int) -> None:
     try:
@@ -109,7 +109,7 @@ def test_samples_are_those_of_tarfile(entries: list[Any], format_: int) -> None:
     assert plain[1] == "" if expected else "the shard has no samples" in plain[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(
     st.lists(members, min_size=1, max_size=8),
     st.sampled_from(FORMATS),

@@ -48,7 +48,7 @@ def check_table(file: Path, content: bytes, delimiter: str = ",") -> None:
     st.booleans(),
     st.sampled_from([",", "\t"]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples)
 def test_any_table_is_read_as_csv_reads_it(
     tmp_path_factory: Any, parts: list[str], mark: bool, delimiter: str
 ) -> None:

@@ -192,7 +192,7 @@ def byte_level() -> dict[bool, tokenizers.Tokenizer]:
     ),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_pieces_give_what_the_tokenizer_gives(byte_level: Any, texts: list[str], prefix: bool) -> None:
     tokenizer = byte_level[prefix]
     encoder = encoder_of(tokenizer, 512)
