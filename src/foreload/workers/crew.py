@@ -13,8 +13,8 @@ import torch
 from foreload.options import Cache, WorkerKind
 from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
-from foreload.tune.choice import Choice
 from foreload.threads import are_over
+from foreload.tune.choice import Choice
 from foreload.workers.copies import own_copy
 from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
 from foreload.workers.spec import CopyWatch, CrewSpec, Workers
