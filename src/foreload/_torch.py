@@ -108,15 +108,18 @@ def wrapper_kind(dataset: Any) -> type | None:
     return kind if is_own else None
 
 
+_TensorBase: Any = torch._C.TensorBase
+_num_dispatch_modes, _num_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+
+
 def has_plain_tensors() -> bool:
     """Whether torch itself indexes and stacks tensors in the calling thread, not a mode or a replaced method.
 
     The mode of ``torch.set_default_device`` is none of these: it changes only where new tensors are made.
     """
-    own: Any = torch._C.TensorBase
-    if torch._C._len_torch_dispatch_stack() or torch.Tensor.__getitem__ is not own.__getitem__:
+    if _num_dispatch_modes() or torch.Tensor.__getitem__ is not _TensorBase.__getitem__:
         return False
-    depth: int = torch._C._len_torch_function_stack()
+    depth: int = _num_function_modes()
     return not depth or all(
         type(torch._C._get_function_stack_at(place)) is DeviceContext for place in range(depth)
     )

@@ -14,6 +14,7 @@ from foreload._torch import has_plain_tensors, wrapper_kind
 from foreload.batch.assembly import SubsetAssembly, note_sample
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.cache.view import holds_values
+from foreload.checks import Indices
 from foreload.datasets.tensor_rows import Rows
 from foreload.datasets.tensors import CachedDataset, TensorAssembly, gather
 from foreload.order.index import row_numbers
@@ -117,6 +118,12 @@ class _RowAssembly(TensorAssembly):
             return super().gather(indices)
         except IndexError:
             return self.collate(indices)
+
+    def gather_rows(self, rows: Indices) -> Any:
+        try:
+            return super().gather_rows(rows)
+        except IndexError:
+            return self.collate(rows)
 
 
 def _are_rows(fields: Sequence[Any]) -> bool:

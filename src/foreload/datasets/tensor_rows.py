@@ -242,7 +242,7 @@ class Rows:
     def _open(self) -> None:
         places = [(field.data_ptr(), row_bytes(field)) for field in self.fields]
         self.sources = _native.RowSources(self.count, places)
-        self._forms = [(field.data_ptr(), field.shape, field.dtype) for field in self.fields]
+        self._forms = [(field, field.data_ptr(), field.dtype) for field in self.fields]
         self._likes: tuple[int, list[torch.Tensor], int] = -1, [], 0
 
     def hold(self, *, share: bool, move: Sequence[bool], pin: bool | None) -> None:
@@ -277,14 +277,14 @@ class Rows:
         if len(tensors) != len(self._forms):
             return False
         # Written out, since it runs before each batch.
-        for tensor, (place, shape, dtype) in zip(tensors, self._forms):  # noqa: B905
+        for tensor, (field, place, dtype) in zip(tensors, self._forms):  # noqa: B905
             if (
-                tensor.data_ptr() != place
-                or tensor.shape != shape
+                tensor.layout is not torch.strided
+                or tensor.data_ptr() != place
                 or tensor.dtype is not dtype
-                or tensor.layout is not torch.strided
-                or not tensor.is_contiguous()
+                or not tensor.is_set_to(field)  # of the same shape and strides
                 or tensor.requires_grad
+                or (dtype.is_complex and tensor.is_conj())
             ):
                 return False
         return True

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from foreload import _native
 from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
-from foreload.checks import Array, check_bool, inherits
+from foreload.checks import Array, Indices, check_bool, inherits
 from foreload.datasets.preload import preload
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes, without_rows
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
@@ -170,9 +170,10 @@ def tensor_assembly(
     def collate(indices: Any) -> Any:
         return default_collate([dataset[index] for index in indices])
 
-    return TensorAssembly(
-        rows, buffers, collate, lambda: has_plain_tensors() and rows.are_of(_tensors_of(dataset))
-    )
+    if isinstance(dataset, TensorDataset):  # which may be given other tensors
+        return TensorAssembly(rows, buffers, collate, lambda: has_plain_tensors() and rows.are_of(dataset.tensors))
+    tensors = (dataset,)
+    return TensorAssembly(rows, buffers, collate, lambda: has_plain_tensors() and rows.are_of(tensors))
 
 
 # The rows of datasets, for their next epochs. A tensor may be replaced to free its memory, so a weak
@@ -235,6 +236,7 @@ class TensorAssembly:
         is_same: Callable[[], bool] = lambda: True,
     ) -> None:
         self._rows = rows
+        self._gather, self._is_single = rows.sources.gather, rows.single
         self.collate = collate
         self._is_same = is_same
         self._buffers = buffers
@@ -262,18 +264,19 @@ class TensorAssembly:
         """Make a batch at once, in the calling thread."""
         indices = _listed(indices)
         rows = row_numbers(indices)
-        if rows is None or not self._is_same():
-            return self.collate(indices)
-        where = require_nonempty(rows)
-        outs = self._allocate(len(where))
-        # As torch's own functions do, several threads copy what is large.
-        self._rows.sources.gather(where, list(map(_data_ptr, outs)), torch.get_num_threads())
-        return self._rows.pack(outs, batch=True)
+        return self.collate(indices) if rows is None else self.gather_rows(require_nonempty(rows))
 
-    def _allocate(self, count: int) -> list[torch.Tensor]:
-        likes, most = self._rows.likes(count)
-        if most < MIN_LENT_BYTES:
-            return list(map(torch.empty_like, likes))
+    def gather_rows(self, rows: Indices) -> Any:
+        """Make a batch of these rows, of which there is one at least, at once, in the calling thread."""
+        if not self._is_same():
+            return self.collate(rows)
+        likes, most = self._rows.likes(len(rows))
+        outs = list(map(torch.empty_like, likes)) if most < MIN_LENT_BYTES else self._allocate(likes)
+        # As torch's own functions do, several threads copy what is large.
+        self._gather(rows, list(map(_data_ptr, outs)), torch.get_num_threads())
+        return outs[0] if self._is_single else self._rows.pack(outs, batch=True)
+
+    def _allocate(self, likes: list[torch.Tensor]) -> list[torch.Tensor]:
         return [
             torch.empty_like(like)
             if like.nbytes < MIN_LENT_BYTES

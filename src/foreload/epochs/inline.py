@@ -52,6 +52,25 @@ class GatherEpoch(Epoch):
     def __init__(self, spec: EpochSpec, assembly: TensorAssembly) -> None:
         super().__init__(spec)
         self._assembly = assembly
+        self._make = assembly.gather_rows if self._order.is_array else assembly.gather
+
+    def _deliver(self) -> Any:
+        if self._watches_memory or not self._order.ready:
+            return super()._deliver()
+        # The same for the batches that are drawn already: of small ones, most of the time is spent on calls.
+        loop = self._loop
+        loop.mark_requested()
+        indices = next(self._order)
+        samples = self._samples_of(indices)
+        number = self._order.num_drawn - 1
+        try:
+            batch = self._gather(indices, samples)
+        except Exception:
+            self._mark_delivered(number)
+            raise
+        self._mark_delivered(number)
+        loop.mark_delivered(samples)
+        return batch
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         indices = self._draw()
@@ -59,6 +78,6 @@ class GatherEpoch(Epoch):
         return self._order.num_drawn - 1, samples, partial(self._gather, indices, samples)
 
     def _gather(self, indices: Any, samples: int) -> Any:
-        batch = self._assembly.gather(indices)
+        batch = self._make(indices)
         self._loop.gathered(samples, samples * self._assembly.sample_bytes)
         return batch
