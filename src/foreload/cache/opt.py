@@ -35,6 +35,8 @@ _MIN_ROOM = 1 << 24
 # The attribute of a ``__reduce_ex__`` that names the method whose store it sends along.
 _SHARED = "_foreload_shared"
 
+_NO_INDEX = object()
+
 # The least number of draws, or requests, between two looks at whether all is as foreseen.
 _MIN_CHECK = 64
 
@@ -260,7 +262,9 @@ class _Method:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
-    def __call__(self, dataset: Any, index: Any) -> Any:
+    def __call__(self, dataset: Any, index: Any = _NO_INDEX) -> Any:
+        if index is _NO_INDEX:
+            raise TypeError(f"OPTCache is for a dataset's __getitem__(self, index), not for {self.name}()")
         store = self._store
         position = position_of(index)
         if store is None or position is None or not 0 <= position < len(store):
