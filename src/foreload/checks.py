@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import numbers
 import operator
 import os
 import stat
@@ -168,7 +169,7 @@ def check_seed(seed: Any) -> int:
 
 def check_share(share: float) -> float:
     """Return ``max_memory_usage``; raise TypeError or ValueError unless it is a number above 0 and at most 1."""
-    if isinstance(share, bool) or not isinstance(share, (int, float)):
+    if isinstance(share, bool) or not isinstance(share, numbers.Real):
         raise TypeError(f"max_memory_usage must be a number above 0 and at most 1, got {share!r}")
     if not 0 < share <= 1:
         raise ValueError(f"max_memory_usage is a share, above 0 and at most 1, got {share}")

@@ -68,6 +68,8 @@ def first_rounded(samples: Sequence[Any], batch: Any) -> int | None:
     1
     """
     parts: list[int | None]
+    if samples and isinstance(samples[0], (str, bytes)):
+        return None  # a batch of texts is the list of them
     if isinstance(batch, Mapping):
         parts = [first_rounded([sample[key] for sample in samples], rows) for key, rows in batch.items()]
     elif isinstance(batch, torch.Tensor):

@@ -15,14 +15,15 @@ from typing import Any, Generic
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, DistributedSampler, Sampler
 
 from foreload._torch import draw_seed
+from foreload.cache.view import root_of
 from foreload.checks import Indices
 from foreload.order.generator_states import kept_generators, sampler_states, set_sampler_states
 from foreload.order.known import KNOWN_SAMPLERS
 
-__all__ = ["Foresight"]
+__all__ = ["Foresight", "source_of"]
 
 # How far to look ahead: so many accesses per sample, so many in all.
 _HORIZON = 8
@@ -36,7 +37,8 @@ class Foresight:
     """Draws the epochs of a sampler ahead of it, and leaves it and all generators as they are.
 
     The epoch that begins is drawn with the very state that the sampler has then. Later ones are known if nothing
-    else draws from its generator but the base seeds of the loader; :meth:`begin` tells whether they were right.
+    else draws from its generator but the base seeds of the loader; :meth:`begin` tells if they were right. The
+    order of a ``DistributedSampler`` is a function of its epoch, which is taken to go on as it has gone so far.
 
     Args:
         generator: of the sampler, in its state before the first epoch; None if it has none.
@@ -56,14 +58,17 @@ class Foresight:
         # The state of the generator at the end of an epoch, before a loader may draw a base seed.
         self._after = None if generator is None else generator.get_state()
         self._draws_seed = False
+        self._number: int | None = None  # of the epoch that begins, where the sampler numbers them
+        self._stride = 1
         self.now: Indices = np.zeros(0, np.int64)
         self.later: list[Indices] = []
 
     def is_of(self, sampler: Any) -> bool:
         """Whether a sampler draws from the generator, or else from one that begins in the same state."""
-        own = _generator_of(sampler)
-        if own is None and self._told is None:
-            return len(sampler) == self._samples
+        own = None if isinstance(sampler, DistributedSampler) else _generator_of(sampler)
+        if isinstance(sampler, DistributedSampler) or (own is None and self._told is None):
+            source = source_of(sampler)
+            return len(sampler if source is None else root_of(source)) == self._samples
         if own is None:  # what a sampler of the user's draws from, it need not say
             return type(sampler) not in KNOWN_SAMPLERS
         if own is self._told:
@@ -84,6 +89,9 @@ class Foresight:
         Returns:
             Whether this epoch was foreseen, so that what was said of later ones holds too.
         """
+        if isinstance(sampler, DistributedSampler):
+            self._stride = 1 if self._number is None else sampler.epoch - self._number
+            self._number = sampler.epoch
         generator = self._generator
         draws_seed = None if generator is None else _is_seed_between(self._after, generator)
         was_foreseen = draws_seed in (None, self._draws_seed)
@@ -111,6 +119,8 @@ class Foresight:
         while known < self.horizon and len(later) < _MAX_EPOCHS and len(self.now):
             if self._draws_seed:
                 draw_seed(self._generator)
+            if isinstance(ahead, DistributedSampler):
+                ahead.epoch += self._stride
             later.append(_listed(draw(ahead), most))
             known += len(later[-1])
         return later
@@ -153,6 +163,11 @@ def _independent(sampler: Any, memo: dict[int, Any]) -> Any:
             raise TypeError(f"{name} of a {kind.__name__} may change anything")
         vars(ahead)[name] = _independent(value, memo) if isinstance(value, Sampler) else copy.deepcopy(value, memo)
     return ahead
+
+
+def source_of(sampler: Any) -> Any:
+    """Return the dataset whose samples a sampler numbers; None if it does not say."""
+    return getattr(sampler, "data_source", getattr(sampler, "dataset", None))
 
 
 def _is_dataset(value: Any) -> bool:

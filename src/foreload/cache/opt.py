@@ -11,13 +11,15 @@ from multiprocessing.context import get_spawning_popen
 from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import BatchSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
-from foreload.cache.foresight import Foresight
+from foreload.cache.foresight import Foresight, source_of
 from foreload.cache.instances import identify_instances, identity_of, set_identity
 from foreload.cache.replanning import MAX_PLANNED, EpochPlans, fall_back
 from foreload.cache.store import SampleStore
+from foreload.cache.view import places_of, unwrap
 from foreload.checks import Indices, check_int
 from foreload.machine import granted_memory
 from foreload.order.index import position_of
@@ -33,6 +35,8 @@ _MIN_ROOM = 1 << 24
 # The attribute of a ``__reduce_ex__`` that names the method whose store it sends along.
 _SHARED = "_foreload_shared"
 
+_NO_INDEX = object()
+
 # The least number of draws, or requests, between two looks at whether all is as foreseen.
 _MIN_CHECK = 64
 
@@ -47,8 +51,9 @@ class OPTInit:
 
     Args:
         sampler_class: the class of the loader's sampler, e.g. ``RandomSampler``.
-        generator: the generator that the sampler will draw from, or one in the same state, before the first epoch.
-        n: the number of samples in the dataset.
+        generator: the generator that the sampler will draw from, or one in the same state, before the first epoch;
+            None for a ``SequentialSampler`` or a ``DistributedSampler``, which need none.
+        n: the number of samples in the dataset; in the whole of it, if the sampler is that of a ``Subset``.
         replacement, num_samples, epochs: what the sampler will draw. They need not be given, nor be right: the
             sampler itself shows it.
 
@@ -94,7 +99,7 @@ class OPTInit:
             )
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}")
-        if generator is None and not issubclass(sampler_class, SequentialSampler):
+        if generator is None and not issubclass(sampler_class, (SequentialSampler, DistributedSampler)):
             raise ValueError(
                 "generator is None: the sampler's draws cannot be known; give the sampler's own generator"
             )
@@ -108,19 +113,23 @@ class OPTInit:
 
     def begin(self, sampler: Any, draw: Callable[[Any], Iterator[Any]]) -> Callable[[Any], None] | None:
         """Plan for an epoch that a sampler is about to draw (an :class:`~foreload.order.observed.Observer`)."""
-        plans = [method.plans for method in _methods if method.future is self and method.plans is not None]
-        if not plans or os.getpid() != self._process or not self._foresight.is_of(sampler):
+        methods = [method for method in _methods if method.future is self and method.plans is not None]
+        if not methods or os.getpid() != self._process or not self._foresight.is_of(sampler):
             return None
         last, self._epoch = self._epoch, None
         try:
-            was_foreseen = self._foresight.begin(sampler, draw, later=not asks_once(sampler))
+            root, places = unwrap(source_of(sampler))
+            once = asks_once(sampler) and (places is None or len(np.unique(places)) == len(places))
+            was_foreseen = self._foresight.begin(sampler, draw, later=not once)
         except Exception:  # the sampler's own, which the loop is about to get from the sampler itself
             return None
-        now, later = self._foresight.now, self._foresight.later
-        self._epoch = _Epoch(self, plans, now)
-        for plan in plans:
-            plan.end(0 if last is None else last.num_drawn)
-            plan.begin(now, later, was_foreseen=was_foreseen, asks_once=asks_once(sampler))
+        epochs = [self._foresight.now, *self._foresight.later]
+        self._epoch = _Epoch(self, [method.plans for method in methods if method.plans], epochs[0])
+        for method in methods:
+            now, *later = [places_of(drawn, places) for drawn in epochs] if method.is_of(root) else epochs
+            assert method.plans is not None
+            method.plans.end(0 if last is None else last.num_drawn)
+            method.plans.begin(now, later, was_foreseen=was_foreseen, asks_once=once)
         return self._epoch.note
 
     def is_at(self, epoch: _Epoch) -> bool:
@@ -253,7 +262,9 @@ class _Method:
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
-    def __call__(self, dataset: Any, index: Any) -> Any:
+    def __call__(self, dataset: Any, index: Any = _NO_INDEX) -> Any:
+        if index is _NO_INDEX:
+            raise TypeError(f"OPTCache is for a dataset's __getitem__(self, index), not for {self.name}()")
         store = self._store
         position = position_of(index)
         if store is None or position is None or not 0 <= position < len(store):
@@ -267,6 +278,10 @@ class _Method:
             if store.asked() > store.native.due + len(store):
                 fall_back(store, "samples are requested that the sampler has not drawn")
         return store.load(position, lambda _: self._function(dataset, index))
+
+    def is_of(self, dataset: Any) -> bool:
+        """Whether this is the method of a dataset's class."""
+        return any(base.__dict__.get(self.name) is self for base in type(dataset).__mro__)
 
     @property
     def is_used(self) -> bool:

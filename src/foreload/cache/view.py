@@ -62,6 +62,20 @@ def unwrap(dataset: Any) -> tuple[Any, Places | None]:
     return dataset, places
 
 
+def places_of(positions: Places, places: Places | None) -> Places:
+    """Return where samples of a ``Subset`` lie in the dataset within it; -1 where there is none.
+
+    >>> places_of(np.array([1, 0, 2]), np.array([30, 31]))
+    array([31, 30, -1])
+    """
+    if places is None:
+        return positions
+    inside = (positions >= 0) & (positions < len(places))
+    found = np.full(len(positions), -1)
+    found[inside] = places[positions[inside]]
+    return found
+
+
 def has_two_stages(dataset: Any) -> bool:
     """Whether ``prepare_sample`` and ``finish_sample`` make a sample, not a ``__getitem__`` of a subclass."""
     stages = min(definition_depth(dataset, name) for name in ("prepare_sample", "finish_sample"))

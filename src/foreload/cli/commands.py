@@ -276,8 +276,8 @@ def _samples(what: str, keep: str, ranks: int) -> Any:
     from foreload.bench.curves import Samples, measure_folder
 
     if what.isdigit():
-        if int(what) < 1:
-            raise typer.BadParameter("DIR_OR_N must be at least 1 sample, got 0")
+        if not 1 <= int(what) <= 1 << 40:
+            raise typer.BadParameter(f"DIR_OR_N must be at least 1 sample, at most {1 << 40:,}, got {what}")
         return Samples.alike(int(what), ranks)
     if not Path(what).is_dir():
         raise typer.BadParameter(f"DIR_OR_N must be a folder of images or a number of samples, got {what!r}")

@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _app()(args=None if arguments is None else list(arguments), prog_name="foreload")
     except KeyboardInterrupt:  # while the commands are imported; later, typer ends in the same way
         sys.exit(130)
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, MemoryError) as error:
         sys.exit(f"foreload: {error}")
 
 

@@ -53,7 +53,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
     if not isinstance(data_path, (str, os.PathLike)):
         raise TypeError(f"data_path must be a str or a Path, got {type(data_path).__name__}")
     path = Path(data_path)
-    if not path.exists():
+    if not os.path.exists(data_path):  # Path("") would be the present folder
         raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
     kind = path.suffix.lower() if path.is_file() else _kind_within(path)
     if kind in _HDF5 and path.is_file():

@@ -68,8 +68,8 @@ def list_files(
     if not isinstance(data_path, (str, Path)):
         return _from_list(data_path, labels)
     root = Path(data_path)
-    if not root.exists():
-        raise FileNotFoundError(f"data_path: there is no folder {str(root)!r}")
+    if not os.path.exists(data_path):  # Path("") would be the present folder
+        raise FileNotFoundError(f"data_path: there is no folder {str(data_path)!r}")
     if not root.is_dir():
         raise NotADirectoryError(f"data_path: {str(root)!r} is a file; give its folder, or a list of files")
     folders = class_folders(root)
@@ -99,6 +99,8 @@ def number_names(targets: Array) -> list[str]:
 
 
 def _from_list(data_path: Sequence[str | Path], labels: Labels | None) -> Listing:
+    if isinstance(data_path, (set, frozenset)):
+        raise TypeError("data_path is a set, which has no order for labels and indices; give sorted(data_path)")
     try:
         paths = [os.fspath(path) for path in data_path]
     except TypeError as error:

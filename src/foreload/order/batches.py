@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -281,7 +282,10 @@ def _rank_blocks(
     # Another number of ranks may have come so far: what is left is split among the present ones.
     taken = merged([*start.given, *left_out])
     if taken in ([], [(0, start.prefix)]) and (skip is None or not skip.has_samples):
-        return rank_blocks(sampler, start.prefix)  # no need to draw what other ranks load
+        # No need to draw what other ranks load. (The copy keeps the epoch: the sampler may soon have another one.)
+        blocks = Blocks(observed_blocks(copy.copy(sampler), rank_blocks(sampler, start.prefix)))
+        blocks.each = sampler.num_replicas
+        return blocks
     rank, ranks = sampler.rank, sampler.num_replicas
     blocks = Blocks(block[rank::ranks] for block in global_rounds(sampler, sampler.epoch, taken, skip, left_out))
     blocks.each = ranks

@@ -292,6 +292,8 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
         while (room && header_->entries.load() >= most) room = evict_oldest();
         if (!room) break;  // all of them are being written
       }
+      // Where the number of samples is what limits the store, its memory is far larger than what they take.
+      if (most != 0) reclaimer_.reclaim();
       block = take(size);
       if (block == Arena::kNone) {
         reclaimer_.reclaim();

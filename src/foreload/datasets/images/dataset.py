@@ -18,7 +18,7 @@ from foreload.batch.buffers import Buffers, memory_for_a_batch
 from foreload.batch.collate import Collated, is_default_collate
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import fingerprint_with, stamp
-from foreload.checks import Array, check_int, inherits
+from foreload.checks import Array, check_bool, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import IMAGE_NUMBERS, ImageAssembly, Images
@@ -131,6 +131,7 @@ class ImageDataset(
         if transform is not None and not callable(transform):
             raise TypeError(f"transform must be callable, got {type(transform).__name__}")
         cache_size = check_int("cache_size", cache_size, 0)
+        check_bool("direct_io", direct_io)
         data_path = local_path(data_path)
         self.shards = Shards(data_path, storage, index_folder, direct=direct_io) if are_shards(data_path) else None
         self._paths: list[bytes] = []

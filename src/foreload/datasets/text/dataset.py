@@ -56,6 +56,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         text_field, label_field: which field of JSON lines and of tables; for tables also its position, from 0 on.
             A table of which only positions are given has no header. Without a field ``"label"`` there are no
             labels, nor with ``label_field=None``; of JSON lines the first one tells, and the others must be alike.
+            (Lines and folders have no fields: asking for one is an error.)
 
     Attributes:
         classes: the names of the classes, sorted; empty where labels are numbers.

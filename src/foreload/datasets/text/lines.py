@@ -33,6 +33,8 @@ _TABLES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 _PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _RUN = 4096
 
+_ONE_PER_LINE = "each line must be one object; write the records of an array, or of many lines, so"
+
 
 class Texts:
     """Texts by their number: the lines of a file, or what a subclass makes of them.
@@ -66,7 +68,11 @@ class Texts:
             return data.decode()
         except UnicodeDecodeError as error:
             raise UnicodeDecodeError(
-                error.encoding, error.object, error.start, error.end, f"{error.reason} ({self.place(index)})"
+                error.encoding,
+                error.object,
+                error.start,
+                error.end,
+                f"{error.reason} ({self.place(index)}; texts must be in UTF-8: convert the file)",
             ) from None
 
     def read(self, indices: Sequence[int] | Array) -> list[str | Exception]:
@@ -174,11 +180,13 @@ class _JsonTexts(Texts):
         try:
             record = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"{self.place(index)} is not JSON: {error}") from None
+            raise ValueError(f"{self.place(index)} is not JSON: {error}; {_ONE_PER_LINE}") from None
         except (ValueError, RecursionError) as error:  # a number of thousands of digits, or nested as deeply
             raise ValueError(f"{self.place(index)} is JSON that Python cannot read: {error}") from None
         if not isinstance(record, dict):
-            raise ValueError(f"{self.place(index)} must be a JSON object, got {reprlib.repr(record)}")
+            raise ValueError(
+                f"{self.place(index)} must be a JSON object, got {reprlib.repr(record)}; {_ONE_PER_LINE}"
+            )
         return record
 
     def _value(self, index: int, record: dict[str, Any], field: str) -> Any:
@@ -209,6 +217,7 @@ def open_texts(path: Path, text_field: Field, label_field: Field | None) -> Text
         ValueError, TypeError: a file is of another format than its name says, or lacks a field.
     """
     if path.is_dir():
+        _refuse_fields(path, text_field, label_field)
         return _open_folder(path)
     suffix = path.suffix.lower()
     if suffix in _PACKED:
@@ -222,7 +231,18 @@ def open_texts(path: Path, text_field: Field, label_field: Field | None) -> Text
             if not isinstance(field, str) and not (field is None and name == "label_field"):
                 raise TypeError(f"{name} must be a str for JSON lines, got {field!r}")
         return _JsonTexts(_lines(path, "filled"), text_field, label_field)  # type: ignore[arg-type]
+    _refuse_fields(path, text_field, label_field)
     return Texts(_lines(path, "lines"))
+
+
+def _refuse_fields(path: Path, text_field: Field, label_field: Field | None) -> None:
+    """Raise ValueError for a field that was asked for, of texts that have none."""
+    for name, field, default in (("text_field", text_field, "text"), ("label_field", label_field, LABEL)):
+        if field not in (default, None):
+            raise ValueError(
+                f"{name}={field!r}: the texts of {str(path)!r} have no fields; {', '.join(_TABLES)} and "
+                f"{', '.join(_JSON)} have"
+            )
 
 
 def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
@@ -281,9 +301,9 @@ def _column(name: str, field: Field, columns: list[str], path: Path) -> int:
             )
         if field in columns:
             return columns.index(field)
-    elif isinstance(field, int) and not isinstance(field, bool):
+    elif isinstance(field, (int, np.integer)) and not isinstance(field, bool):
         if -len(columns) <= field < len(columns):
-            return field % len(columns)
+            return int(field) % len(columns)
     else:
         raise TypeError(f"{name} must be the name or the position of a column, got {field!r}")
     raise ValueError(
