@@ -65,3 +65,12 @@ def test_a_dataset_that_has_any_attribute_is_loaded() -> None:
     dataset.__len__.return_value = 4
     dataset.__getitem__.side_effect = lambda index: 10 * index
     assert [batch.tolist() for batch in fl.DataLoader(dataset, batch_size=2)] == [[0, 10], [20, 30]]
+
+
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_a_sampler_that_has_any_attribute_is_asked(name: str) -> None:
+    sampler = MagicMock()
+    sampler.__len__.return_value = 2
+    sampler.__iter__.side_effect = lambda: iter([[2, 0], [3]] if name == "batch_sampler" else [2, 0])
+    batches: list[torch.Tensor] = list(fl.DataLoader([0, 10, 20, 30], **{name: sampler}))
+    assert torch.cat(batches).tolist() == ([20, 0, 30] if name == "batch_sampler" else [20, 0])
