@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import functools
+import inspect
 import numbers
 import operator
 import os
 import stat
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ __all__ = [
     "definition_depth",
     "first_beyond_int64",
     "fits_int64",
+    "held",
     "inherits",
     "is_instance",
     "known_length",
@@ -217,3 +220,21 @@ def optional(thing: Any, name: str) -> Any:
         return getattr(thing, name, None)
     except Exception:  # what torch does not ask for must not fail
         return None
+
+
+def held(thing: Any, name: str) -> Any:
+    """Return what an object holds as an attribute; None if it has none, or code of its class would have to run.
+
+    A property may open, in the loop's process, what each worker is to open for itself.
+
+    >>> class Opens:
+    ...     def __init__(self): self.paths = ["a"]
+    ...     @property
+    ...     def dataset(self): raise OSError("opened")
+    >>> held(Opens(), "paths"), held(Opens(), "dataset")
+    (['a'], None)
+    """
+    value = inspect.getattr_static(thing, name, None)
+    if isinstance(value, MemberDescriptorType):  # of __slots__
+        return optional(thing, name)
+    return None if hasattr(type(value), "__get__") else value

@@ -13,7 +13,7 @@ from foreload.batch.failure import SampleError, stop_error
 from foreload.batch.unlike import note_unlike
 from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.order.mosaic import is_streaming
-from foreload.order.resume import has_state
+from foreload.order.resume import has_state, require_taken, state_of
 from foreload.order.shuffle import Shuffled, ShuffledState
 from foreload.record.spans import Stage
 
@@ -73,6 +73,7 @@ class StreamBatches(Iterator[Any]):
     def _opened(self, state: dict[str, Any]) -> Any:
         """Return the iterator over the dataset, with both as they were."""
         state = written(state)
+        require_taken(state)
         if state.get("dataset") is not None and has_state(self._dataset):
             self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
         items: Any = iter(self._dataset)
@@ -186,4 +187,4 @@ def written(state: Any) -> Any:
 def _state_of(thing: Any) -> Any:
     if type(thing) is Shuffled:
         return thing.present_state()
-    return copy.deepcopy(thing.state_dict()) if has_state(thing) else None
+    return state_of(thing) if has_state(thing) else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from foreload.order.resume import has_state
+from foreload.order.resume import has_state, require_taken, state_of
 
 __all__ = ["BEGUN", "Progress", "StatefulSamples", "is_due"]
 
@@ -60,6 +60,7 @@ class StatefulSamples:
 
     def __init__(self, dataset: Any, progress: Progress, load: Callable[[Any], Any], *, arrays: bool) -> None:
         self._dataset = dataset
+        require_taken(progress.state)
         if progress.state is not None and progress.state["dataset"] is not None:
             dataset.load_state_dict(copy.deepcopy(progress.state["dataset"]))
         for indices in progress.replay:
@@ -78,4 +79,4 @@ class StatefulSamples:
 
     def state(self) -> dict[str, Any]:
         """Return the state of the dataset, as a copy that later samples do not change."""
-        return {"dataset": copy.deepcopy(self._dataset.state_dict()), "iterator": None}
+        return {"dataset": state_of(self._dataset), "iterator": None}

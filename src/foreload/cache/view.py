@@ -12,7 +12,7 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, Tenso
 
 from foreload import _native
 from foreload._torch import wrapper_kind
-from foreload.checks import definition_depth, optional
+from foreload.checks import definition_depth, held
 from foreload.errors import warn_user
 from foreload.options import Keep
 from foreload.order.index import position_of, row_numbers
@@ -249,7 +249,7 @@ def warn_of_randomness(dataset: Any) -> None:
         return  # its transform comes after the cache
     for part in parts_of(root):
         for name in ("transform", "transforms"):
-            if optional(part, name) is not None:
+            if held(part, name) is not None:
                 warn_user(
                     f"the cache keeps samples as {type(part).__name__} gives them, after its own '{name}'; if "
                     "that is random, give it to DataLoader(transform=...) instead, which comes after the cache"
@@ -291,7 +291,7 @@ def parts_of(dataset: Any) -> Iterator[Any]:
             continue  # a part may know the whole
         found[id(part)] = part
         yield part
-        inner = optional(part, "datasets")
+        inner = held(part, "datasets")
         if isinstance(inner, dict):
             inner = list(inner.values())
-        waiting += reversed(inner) if isinstance(inner, (list, tuple)) else [optional(part, "dataset")]
+        waiting += reversed(inner) if isinstance(inner, (list, tuple)) else [held(part, "dataset")]

@@ -16,7 +16,7 @@ from foreload.epochs.cursor import Cursor, OrderSpec, coming, description
 from foreload.order.batches import is_function, is_shared
 from foreload.order.generator_states import check_sampler_states, check_text
 from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state
-from foreload.order.resume import has_state
+from foreload.order.resume import has_state, require_taken
 from foreload.order.samplers import num_ranks
 from foreload.protocol import ArraySampler
 
@@ -43,6 +43,9 @@ def save(spec: OrderSpec, cursor: Cursor | None, epoch: int) -> dict[str, Any]:
         read = [progress.state for progress in cursor.streams.values() if progress.state is not None]
         samples = sum(own["samples"] for own in read)
         state["dataset"] = streaming_state(spec.dataset, samples, cursor.stream_epoch)
+    drawn = state["drawn"]
+    for taken in (drawn.get("own") if isinstance(drawn, dict) else None, *(each[2] for each in state["streams"])):
+        require_taken(taken)
     own = description(spec)
     # What is delivered out of order, this rank alone has had; otherwise all ranks have the same state.
     is_own = own["ranks"] > 1 and bool(state["given"]) and (not spec.in_order or _has_gaps(state["given"]))

@@ -52,6 +52,9 @@ class StatefulSource(EpochSource[T_co]):
         >>> again.load_state_dict(state)
         >>> sorted(torch.cat([first, *again]).tolist())
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+        Raises:
+            RuntimeError: the ``state_dict`` of the dataset or a sampler raises, or its state cannot be copied.
         """
         if self._is_left_to_torch:
             warn_user(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,19 @@ import torch
 
 from foreload.checks import optional
 
-__all__ = ["AFTER_LEFT", "BEGINNING", "Given", "Ranges", "Start", "has_state", "is_same_state", "merged"]
+__all__ = [
+    "AFTER_LEFT",
+    "BEGINNING",
+    "Given",
+    "Ranges",
+    "Start",
+    "UntakenState",
+    "has_state",
+    "is_same_state",
+    "merged",
+    "require_taken",
+    "state_of",
+]
 
 Ranges = list[tuple[int, int]]
 
@@ -156,6 +169,39 @@ def has_state(thing: object) -> bool:
     except ValueError:
         pass  # a builtin without a signature
     return True
+
+
+@dataclass(frozen=True)
+class UntakenState:
+    """Stands for a state that an object of the user's could not give, which only those need know who ask for it.
+
+    Attributes:
+        why: the object's class, and the error.
+    """
+
+    why: str
+
+
+def state_of(thing: Any) -> Any:
+    """Return a copy of an object's state, which later samples do not change."""
+    try:
+        return copy.deepcopy(thing.state_dict())
+    except Exception as error:  # of the user's code
+        return UntakenState(
+            f"the state of {type(thing).__name__} cannot be taken: {type(error).__name__}: {error}"
+        )
+
+
+def require_taken(states: Any) -> None:
+    """Raise RuntimeError if one of the states that a dict has was not taken.
+
+    >>> require_taken({"dataset": UntakenState("the state of Clips cannot be taken: OSError: gone")})
+    Traceback (most recent call last):
+    RuntimeError: the state of Clips cannot be taken: OSError: gone
+    """
+    for state in states.values() if isinstance(states, dict) else ():
+        if isinstance(state, UntakenState):
+            raise RuntimeError(state.why)
 
 
 def is_same_state(one: Any, other: Any) -> bool:

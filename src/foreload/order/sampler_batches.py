@@ -22,7 +22,7 @@ from foreload.order.generator_states import (
     set_sampler_states,
 )
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
-from foreload.order.resume import Ranges, Start, has_state, is_same_state
+from foreload.order.resume import Ranges, Start, has_state, is_same_state, state_of
 from foreload.order.skip import LeftOut
 
 __all__ = ["SamplerBatches", "coming_state"]
@@ -114,7 +114,7 @@ class SamplerBatches(Iterator[Any]):
             return iter(inner)
         if own is None or self._is_over:
             self._restore(None if own is None else own["sampler"])
-            self._before = copy.deepcopy(inner.state_dict())
+            self._before = state_of(inner)
             return iter(inner)
         self._before = own.get("before", own["sampler"])
         is_set = self._at > 0 or not is_same_state(inner.state_dict(), self._before)
@@ -260,9 +260,9 @@ class SamplerBatches(Iterator[Any]):
     def _now(self, over: bool = False) -> dict[str, Any]:
         """Return the sampler's own state, now."""
         raw = self._raw
-        iterator = copy.deepcopy(raw.state_dict()) if has_state(raw) else None
+        iterator = state_of(raw) if has_state(raw) else None
         is_two = raw is not self._inner and has_state(self._inner)
-        sampler = copy.deepcopy(self._inner.state_dict()) if is_two else None
+        sampler = state_of(self._inner) if is_two else None
         own = {"sampler": sampler, "iterator": iterator}
         counts = is_two and raw is not None and (iterator is not None or not (self._at or over))
         if counts and not is_same_state(self._before, sampler):
@@ -320,7 +320,7 @@ def coming_state(sampler: Any, loader_generator: torch.Generator | None, *, drew
         drew: whether one is.
     """
     if has_state(sampler):
-        own = {"sampler": copy.deepcopy(sampler.state_dict()), "iterator": None}
+        own = {"sampler": state_of(sampler), "iterator": None}
         return {"own": own, "at": 0, "over": False, "again": False}
     is_global = loader_generator is None
     seeds = drew and not is_global and own_generator(sampler) is loader_generator

@@ -201,11 +201,15 @@ def rank_share(sampler: Any, rank: int, ranks: int, *, drop_last: bool, epoch: i
     return share
 
 
+# A mock, which has any attribute, has samplers within it without end.
+_MOST_NESTED = 16
+
+
 def nested_samplers(*samplers: Any) -> list[Any]:
     """Return samplers, and those within them as torch's and Accelerate's batch samplers hold them, each once."""
     found: dict[int, Any] = {}
     left = list(samplers)
-    while left:
+    while left and len(found) < _MOST_NESTED:
         sampler = left.pop(0)
         if sampler is not None and id(sampler) not in found:
             found[id(sampler)] = sampler

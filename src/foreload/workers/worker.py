@@ -26,6 +26,7 @@ from foreload.cache.serialize import flatten, restore
 from foreload.dataset_state.digest import CHANGES
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
+from foreload.order.resume import UntakenState
 from foreload.protocol import EpochListener
 from foreload.workers.processes.pipes import Inbox, send
 from foreload.workers.processes.slots import Returned, SharedHeader, Slots
@@ -178,7 +179,19 @@ def work(
             return
         result = state.begin(message) if isinstance(message, Begin) else state.load(*message)
         if result is not None:
-            send(results.fileno(), pickle.dumps(result, protocol=5))
+            send(results.fileno(), _pickled(result))
+
+
+def _pickled(result: Result) -> bytes:
+    """Pickle a result, without the state of the dataset if that cannot be pickled."""
+    try:
+        return pickle.dumps(result, protocol=5)
+    except Exception as error:  # of the user's classes
+        if not isinstance(result.state, dict):
+            raise
+        why = f"the state of the dataset cannot be pickled: {type(error).__name__}: {error}"
+        result.state = {**result.state, "dataset": UntakenState(why), "iterator": None}
+        return pickle.dumps(result, protocol=5)
 
 
 class WorkerState:

@@ -31,9 +31,15 @@ def set_up_process(worker: int, task: Any) -> None:
     gc.freeze()
     set_worker_signal_handlers()
     with suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the loop, which ends the workers
+        # An interrupt is for the loop, which ends the workers, and for the programs that a sample runs: they would
+        # inherit that it is ignored, but not that a function does nothing about it.
+        signal.signal(signal.SIGINT, _pass_over)
     name_worker_process()
     become_worker(worker, task)
+
+
+def _pass_over(signal_number: int, frame: Any) -> None:
+    """Do nothing about a signal."""
 
 
 def become_worker(worker: int, task: Any) -> None:
