@@ -145,3 +145,19 @@ def test_a_fork_reads_a_folder_from_a_position_of_its_own(tmp_path: Any) -> None
     with forked(read) as fork:
         assert os.read(fork.pipe, 10) == b"1"
     assert len(list(entries)) == 1
+
+
+class Generic(torch.utils.data.Dataset[Any]):
+    """A dataset that imports more, as it were, with each sample: modules subscript generic classes."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.utils.data.Dataset[type(f"Kind{index}", (), {})]  # type: ignore[misc]
+
+
+def test_what_typing_remembers_is_no_state_of_a_dataset() -> None:
+    dataset = Generic()
+    watch = StateWatch(dataset)
+    for index in range(3):
+        dataset[index]
+        watch.look()
+    assert watch.change is None

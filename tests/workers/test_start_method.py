@@ -302,3 +302,23 @@ def check(done: subprocess.CompletedProcess[str], loads: str, why: str, *, has_i
     kind, _, reason = last.partition(" | ")
     assert kind == loads
     assert why in reason
+
+
+class RunsPrograms:
+    """A dataset whose samples say whether a program that they run would hear of Ctrl-C."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> str:
+        heard = "import signal; print(signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)"
+        return subprocess.run([sys.executable, "-Ic", heard], capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_programs_that_a_sample_runs_hear_of_interrupts_as_in_torch(method: str) -> None:
+    ours, stock = (
+        list(kind(RunsPrograms(), num_workers=1, multiprocessing_context=method))  # type: ignore[arg-type]
+        for kind in (fl.DataLoader, torch.utils.data.DataLoader)
+    )
+    assert ours == stock

@@ -40,6 +40,10 @@ __all__ = [
 MOST_VALUES = 20_000
 
 # What functions become that keep what they have returned, which is nothing until they are first called.
+# Packages of the classes that datasets are derived from, whose own state says nothing of a dataset: typing.Generic,
+# say, remembers what it was subscripted with, by whatever is imported.
+_BASES = ("torch", "typing", "builtins", "abc", "collections")
+
 LRU_CACHE: Any = type(functools.lru_cache(len))
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
@@ -130,7 +134,7 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         own |= {
             attribute: inner
             for kind in type(value).__mro__[:-1]
-            if kind.__module__.partition(".")[0] not in ("torch", "typing", "builtins", "abc", "collections")
+            if kind.__module__.partition(".")[0] not in _BASES
             for attribute, inner in _values_of(kind)
         }
         own |= getattr(value, "__dict__", {})
@@ -201,10 +205,10 @@ def _held_by_function(name: str, function: FunctionType) -> Iterator[tuple[str, 
 def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the global variables that the methods of a class use."""
     for base in kind.__mro__[:-1]:
+        if base.__module__.partition(".")[0] in _BASES:
+            continue
         for member in vars(base).values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", member)
-            if base.__module__.partition(".")[0] == "torch":
-                continue
             if isinstance(function, LRU_CACHE) and not is_installed(base.__module__):
                 yield f"{base.__name__}.{function.__name__}", function
                 function = function.__wrapped__

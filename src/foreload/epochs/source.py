@@ -181,6 +181,8 @@ class EpochSource(LoaderOrder[T_co]):
         self._choose_workers(self._crew_spec(self._view))
 
     def _choose_workers(self, crew: CrewSpec) -> None:
+        import foreload.epochs.open  # noqa: F401 (before loading is measured: imports take time, and fill caches)
+
         # What the cache holds already would be loaded faster than the rest.
         self._crew.choose(crew, self._trial_batches, may_measure=self._open.cache is None)
 

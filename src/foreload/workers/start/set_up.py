@@ -33,7 +33,8 @@ def set_up_process(worker: int, task: Any) -> None:
     with suppress(ValueError):
         # An interrupt is for the loop, which ends the workers, and for the programs that a sample runs: they would
         # inherit that it is ignored, but not that a function does nothing about it.
-        signal.signal(signal.SIGINT, _pass_over)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, _pass_over)
     name_worker_process()
     become_worker(worker, task)
 
