@@ -6,6 +6,7 @@ import contextvars
 import os
 import random
 import sys
+import typing
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -155,6 +156,8 @@ class Generic(torch.utils.data.Dataset[Any]):
 
 
 def test_what_typing_remembers_is_no_state_of_a_dataset() -> None:
+    for clear in typing._cleanups:  # type: ignore[attr-defined]
+        clear()  # or a full cache would hide it
     dataset = Generic()
     watch = StateWatch(dataset)
     for index in range(3):

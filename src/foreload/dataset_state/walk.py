@@ -39,11 +39,11 @@ __all__ = [
 # The most values of a dataset that are looked at.
 MOST_VALUES = 20_000
 
-# What functions become that keep what they have returned, which is nothing until they are first called.
-# Packages of the classes that datasets are derived from, whose own state says nothing of a dataset: typing.Generic,
-# say, remembers what it was subscripted with, by whatever is imported.
+# Packages of the classes that datasets are derived from, whose own state says nothing of a dataset: typing.Generic
+# remembers what it was subscripted with, by whatever is imported.
 _BASES = ("torch", "typing", "builtins", "abc", "collections")
 
+# What functions become that keep what they have returned, which is nothing until they are first called.
 LRU_CACHE: Any = type(functools.lru_cache(len))
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
