@@ -60,7 +60,6 @@ Opened open_sample(Files& files, size_t sample, bool direct) {
   if (extent.length != Extent::kWhole) return files.shard(extent.file, direct);
   Descriptor own(open_file(files.path(sample), direct));
   const int fd = own;
-  regular_status(fd, files.path(sample));
   return {fd, std::move(own)};
 }
 
@@ -76,6 +75,7 @@ bool read_into(Files& files, size_t sample, const Place& place) {
     const iovec parts[2] = {{place.memory + size, place.size - size}, {&more, 1}};
     const ssize_t got = ::preadv(fd, parts, whole ? 2 : 1, static_cast<off_t>(extent.offset + size));
     if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == ESPIPE) regular_status(fd, files.path(sample));  // a FIFO or a socket
     if (got < 0) fail(files.path(sample));
     if (got == 0) break;
     size += static_cast<uint64_t>(got);
