@@ -99,8 +99,16 @@ def _memory(tensor: torch.Tensor) -> Array:
         return bytes_of(tensor)
 
 
+# The dtypes that NumPy has too.
+_NUMPY_DTYPES = {torch.from_numpy(np.empty(0, kind)).dtype: np.dtype(kind) for kind in "?BbhilfdeFD"}
+
+
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+    known = _NUMPY_DTYPES.get(dtype)
+    if known is None:
+        return torch.frombuffer(memory, dtype=dtype).view(shape)
+    # Faster in worker threads, where code in Python is called for most functions of torch, but not for this one.
+    return torch.from_numpy(np.frombuffer(memory, known).reshape(shape))
 
 
 def _strided(
