@@ -242,7 +242,7 @@ class Rows:
     def _open(self) -> None:
         places = [(field.data_ptr(), row_bytes(field)) for field in self.fields]
         self.sources = _native.RowSources(self.count, places)
-        self._forms = [(field, field.data_ptr(), field.dtype) for field in self.fields]
+        self._forms = [(field, field.data_ptr(), field.dtype, field.dtype.is_complex) for field in self.fields]
         self._likes: tuple[int, list[torch.Tensor], int] = -1, [], 0
 
     def hold(self, *, share: bool, move: Sequence[bool], pin: bool | None) -> None:
@@ -277,16 +277,18 @@ class Rows:
         if len(tensors) != len(self._forms):
             return False
         # Written out, since it runs before each batch.
-        for tensor, (field, place, dtype) in zip(tensors, self._forms):  # noqa: B905
-            if (
-                tensor.layout is not torch.strided
-                or tensor.data_ptr() != place
-                or tensor.dtype is not dtype
-                or not tensor.is_set_to(field)  # of the same shape and strides
-                or tensor.requires_grad
-                or (dtype.is_complex and tensor.is_conj())
-            ):
-                return False
+        try:
+            for tensor, (field, place, dtype, is_complex) in zip(tensors, self._forms):  # noqa: B905
+                if (
+                    not tensor.is_set_to(field)  # in the same storage, of the same shape and strides
+                    or tensor.data_ptr() != place
+                    or tensor.dtype is not dtype
+                    or tensor.requires_grad
+                    or (is_complex and tensor.is_conj())
+                ):
+                    return False
+        except NotImplementedError:  # a tensor of another layout or device
+            return False
         return True
 
     def likes(self, count: int) -> tuple[list[torch.Tensor], int]:

@@ -22,7 +22,7 @@ from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 
 __all__ = ["CachedDataset", "TensorAssembly", "gather", "tensor_assembly"]
 
-_data_ptr = torch.Tensor.data_ptr
+_data_ptr, _empty_like = torch.Tensor.data_ptr, torch.empty_like
 
 
 def gather(
@@ -237,6 +237,7 @@ class TensorAssembly:
     ) -> None:
         self._rows = rows
         self._gather, self._is_single = rows.sources.gather, rows.single
+        self._count, self._likes, self._most = -1, list[torch.Tensor](), 0  # of the last batch
         self.collate = collate
         self._is_same = is_same
         self._buffers = buffers
@@ -270,8 +271,10 @@ class TensorAssembly:
         """Make a batch of these rows, of which there is one at least, at once, in the calling thread."""
         if not self._is_same():
             return self.collate(rows)
-        likes, most = self._rows.likes(len(rows))
-        outs = list(map(torch.empty_like, likes)) if most < MIN_LENT_BYTES else self._allocate(likes)
+        if len(rows) != self._count:
+            self._count, (self._likes, self._most) = len(rows), self._rows.likes(len(rows))
+        is_small = self._most < MIN_LENT_BYTES
+        outs = list(map(_empty_like, self._likes)) if is_small else self._allocate(self._likes)
         # As torch's own functions do, several threads copy what is large.
         self._gather(rows, list(map(_data_ptr, outs)), torch.get_num_threads())
         return outs[0] if self._is_single else self._rows.pack(outs, batch=True)

@@ -52,19 +52,21 @@ class GatherEpoch(Epoch):
     def __init__(self, spec: EpochSpec, assembly: TensorAssembly) -> None:
         super().__init__(spec)
         self._assembly = assembly
+        self._is_plain = self._order.is_array and not self._watches_memory
         self._make = assembly.gather_rows if self._order.is_array else assembly.gather
 
     def _deliver(self) -> Any:
-        if self._watches_memory or not self._order.ready:
+        order = self._order
+        if not (self._is_plain and order.ready):
             return super()._deliver()
         # The same for the batches that are drawn already: of small ones, most of the time is spent on calls.
         loop = self._loop
         loop.mark_requested()
-        indices = next(self._order)
-        samples = self._samples_of(indices)
-        number = self._order.num_drawn - 1
+        indices = next(order)
+        samples, number = len(indices), order.num_drawn - 1
         try:
-            batch = self._gather(indices, samples)
+            batch = self._make(indices)
+            loop.gathered(samples, samples * self._assembly.sample_bytes)
         except Exception:
             self._mark_delivered(number)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,11 @@ class ArrayBatches(Iterator[Indices]):
         """Return the indices of the next batch."""
         return next(self._batches)
 
+    @property
+    def draw(self) -> Callable[[], Any]:
+        """What :func:`next` calls, in the end."""
+        return self._batches.__next__
+
     def peek(self) -> Indices:
         """Return all samples of the batches to come, without consuming them; before the first batch only."""
         samples = self._source.peek()
@@ -180,6 +185,11 @@ class ArraySamples(ArrayBatches):
     def __next__(self) -> Any:
         """Return the index of the next sample."""
         return int(super().__next__()[0])
+
+    @property
+    def draw(self) -> Callable[[], Any]:
+        """What :func:`next` calls."""
+        return self.__next__
 
 
 def _remaining(blocks: OrderBlocks, start: Start, skip: LeftOut | None, left_out: Ranges) -> OrderBlocks:

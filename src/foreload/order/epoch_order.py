@@ -72,6 +72,7 @@ class EpochOrder(Iterator[Any]):
         self.left_out: Ranges = []
         self.present_skip = None if skip is None else skip(number if self.epoch is None else self.epoch)
         self._batches = batches(sampler, router, start, self.present_skip, self.left_out)
+        self._draw = self._batches.draw
         self.size: int = self._batches.size
         self.each: int = getattr(self._batches, "each", 1)
         self._plan: Callable[[EpochOrder], None] | None = None
@@ -97,7 +98,7 @@ class EpochOrder(Iterator[Any]):
         if self._plan is not None:
             self.plan()
         if self._lookahead is None:
-            indices = next(self._batches)
+            indices = self._draw()
         else:
             with self._lookahead.watched(ahead=self.num_drawn > self._delivered()):
                 indices = next(self._batches)

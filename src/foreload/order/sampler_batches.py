@@ -228,6 +228,11 @@ class SamplerBatches(Iterator[Any]):
                 item = left
             yield item
 
+    @property
+    def draw(self) -> Callable[[], Any]:
+        """What :func:`next` calls."""
+        return self.__next__
+
     def __next__(self) -> Any:
         """Return the indices of the next batch."""
         items = self._begin() if self._items is None else self._items
