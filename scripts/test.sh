@@ -18,9 +18,8 @@ slow=(-m slow --hypothesis-profile=thorough)
 # takes. So those that fork most have processes of their own, and Lightning, Accelerate and Transformers have some too.
 parts=(
   "tests/workers tests/epochs tests/batch tests/tune tests/forks tests/record"
-  "tests/datasets tests/cache"
+  "tests/datasets tests/cache tests/order"
 )
-each=$(nproc)  # processes of a part
 # Parts run at the same time, of which only the last, the rest, is shown as it runs: one after the other, each would wait
 # for the slowest test of the one before, and need as many processes, which import torch and start servers.
 run_parts() {
@@ -28,7 +27,7 @@ run_parts() {
   logs=$(mktemp -d)
   for part in "${parts[@]}"; do
     # shellcheck disable=SC2086
-    run -n "$each" $part "$@" >"$logs/${#running[@]}" 2>&1 &
+    run -n "$(nproc)" $part "$@" >"$logs/${#running[@]}" 2>&1 &
     running+=($!)
     for folder in $part; do ignored+=("--ignore=$folder"); done
   done
@@ -48,9 +47,7 @@ case "${1:-}" in
     run "${parallel[@]}" --hypothesis-profile=thorough tests/frameworks
     run "${slow[@]}" tests/ray
     ;;
-  --slow)
-    each=$((3 * $(nproc) / 2))  # slow tests wait more
-    run_parts "${slow[@]}" "${apart[@]}" "${@:2}" ;;
+  --slow) run_parts "${slow[@]}" "${apart[@]}" "${@:2}" ;;
   --frameworks) run -n 2 "${slow[@]}" tests/frameworks "${@:2}" ;;
   --ray) run "${slow[@]}" tests/ray "${@:2}" ;;
   "") run_parts -m "not slow" ;;
