@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from foreload.cache.loader_cache import LoaderCache
     from foreload.cache.store import SampleStore
     from foreload.workers.crew import PoolOwner
-    from foreload.workers.worker import Result
+    from foreload.workers.messages import Result
 
 __all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened", "shown", "take_batch"]
 

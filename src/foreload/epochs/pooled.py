@@ -12,8 +12,8 @@ from foreload.epochs.base import Epoch, EpochSpec, take_batch
 from foreload.errors import warn_user
 from foreload.record.restart import Restart
 from foreload.workers.crew import PoolOwner
+from foreload.workers.messages import Begin, Result
 from foreload.workers.pool import W, WorkerPool
-from foreload.workers.worker import Begin, Result
 
 __all__ = ["PooledEpoch"]
 

@@ -22,8 +22,8 @@ from foreload.epochs.progress import warn_of_length
 from foreload.order.resume import has_state
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
+from foreload.workers.messages import Begin, Result
 from foreload.workers.pool import Answers, W, WorkerPool
-from foreload.workers.worker import Begin, Result
 
 __all__ = ["ProcessEpoch"]
 

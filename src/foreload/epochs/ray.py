@@ -11,9 +11,9 @@ from foreload.batch.assembly import count
 from foreload.epochs.base import EpochSpec, shown
 from foreload.epochs.pooled import PooledEpoch
 from foreload.workers.crew import Crew, PoolOwner
+from foreload.workers.messages import Begin, Result
 from foreload.workers.ray.pool import RayPool
 from foreload.workers.ray.worker import RayWorker
-from foreload.workers.worker import Begin, Result
 
 __all__ = ["RayEpoch"]
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Any, Generic, TypeVar
 
 from foreload.record.spans import Lane, Spans
-from foreload.workers.worker import Begin, Result
+from foreload.workers.messages import Begin, Result
 
 __all__ = ["Answers", "W", "Worker", "WorkerPool"]
 

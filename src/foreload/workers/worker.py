@@ -1,4 +1,4 @@
-"""The main function of a worker process, and the messages that it receives and sends."""
+"""The main function of a worker process: it makes batches, one job after the other, until it is told to end."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from foreload import _native
-from foreload.batch.failure import EmptyBatch, PickledError, SampleError, pickle_error, unpickle_error
+from foreload.batch.failure import EmptyBatch, PickledError, pickle_error
 from foreload.batch.generators.keyed import KeyedGenerators
 from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
-from foreload.batch.worker_progress import BEGUN, Progress, StatefulSamples, is_due
-from foreload.cache.serialize import flatten, restore
+from foreload.batch.worker_progress import StatefulSamples, is_due
+from foreload.cache.serialize import flatten
 from foreload.dataset_state.digest import CHANGES
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
-from foreload.order.resume import UntakenState
 from foreload.protocol import EpochListener
+from foreload.workers.messages import Begin, Job, Result, decode
 from foreload.workers.processes.pipes import Inbox, send
-from foreload.workers.processes.slots import Returned, SharedHeader, Slots
+from foreload.workers.processes.slots import SharedHeader, Slots
 from foreload.workers.spec import CopyWatch
 from foreload.workers.start.set_up import set_up_process
 from foreload.workers.surroundings import ProcessSurroundings
 
-__all__ = ["STACKS_SIGNAL", "Begin", "Result", "WorkerState", "WorkerTask", "work"]
+__all__ = ["STACKS_SIGNAL", "WorkerState", "WorkerTask", "work"]
 
 # Makes a worker write the stacks of its threads, even while it holds the interpreter's lock.
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
@@ -64,74 +64,6 @@ class WorkerTask:
     reuses: bool = False
     is_hidden: bool = False
     held: CopyWatch | None = None
-
-
-@dataclass
-class Begin:
-    """The start of an epoch.
-
-    Attributes:
-        key: the key of random numbers in native transforms.
-        arrays: whether indices come as arrays.
-        first: the number of the epoch's first job.
-        progress: how far the worker's dataset had come before.
-        again: whether that was the end of an epoch, and this is the next one.
-        snapshots: the number of batches of all workers between two states of the dataset; None: it has no state.
-    """
-
-    key: tuple[int, int]
-    arrays: bool
-    first: int = 0
-    progress: Progress = BEGUN
-    again: bool = False
-    snapshots: int | None = None
-
-
-@dataclass
-class Result:
-    """A worker's answer to a job.
-
-    Attributes:
-        number: the number of the job.
-        parts: the parts of the batch, if it could be made: their places in slots; for the consumer, their memory.
-        error: the exception that it raised.
-        dropped: slots that are not used any more.
-        begun: the first job of an epoch that has begun, if this is no answer to a job.
-        state: the state of the dataset after this batch, or when the epoch begins, if it was taken.
-        samples: the number of samples in a batch of a stream.
-        failures: samples that failed and were left out or replaced.
-        is_empty: whether no sample of the batch was left.
-        unfit: why the calling thread must load this batch and those after it instead; "": it need not.
-    """
-
-    number: int
-    parts: list[Any] | None = None
-    error: PickledError | None = None
-    dropped: list[int] | None = None
-    begun: int | None = None
-    state: Any = None
-    samples: int = 0
-    failures: list[SampleError] | None = None
-    is_empty: bool = False
-    unfit: str = ""
-
-    @property
-    def is_end(self) -> bool:
-        """Whether the stream is over."""
-        return self.parts is None and self.error is None and not self.is_empty
-
-    def batch(self) -> Any:
-        """Put the batch together; its tensors are views of the worker's slots.
-
-        Raises:
-            BaseException: the one that the worker caught; EmptyBatch if no sample was left.
-        """
-        if self.is_empty:
-            raise EmptyBatch
-        if self.error is not None:
-            raise unpickle_error(self.error)
-        assert self.parts is not None
-        return restore(self.parts)
 
 
 def work(
@@ -172,26 +104,14 @@ def work(
     header.started = time.process_time_ns()
     while True:
         try:
-            message = pickle.loads(inbox.receive())
+            message = decode(inbox.receive())
         except EOFError:
             return
         if message is None:
             return
-        result = state.begin(message) if isinstance(message, Begin) else state.load(*message)
+        result = state.begin(message) if isinstance(message, Begin) else state.load(message)
         if result is not None:
-            send(results.fileno(), _pickled(result))
-
-
-def _pickled(result: Result) -> bytes:
-    """Pickle a result, without the state of the dataset if that cannot be pickled."""
-    try:
-        return pickle.dumps(result, protocol=5)
-    except Exception as error:  # of the user's classes
-        if not isinstance(result.state, dict):
-            raise
-        why = f"the state of the dataset cannot be pickled: {type(error).__name__}: {error}"
-        result.state = {**result.state, "dataset": UntakenState(why), "iterator": None}
-        return pickle.dumps(result, protocol=5)
+            send(results.fileno(), result.encode())
 
 
 class WorkerState:
@@ -271,14 +191,14 @@ class WorkerState:
             return None
         return self._source.state()
 
-    def load(self, number: int, indices: Any, returned: Returned) -> Result | None:
+    def load(self, job: Job) -> Result | None:
         """Do a job, after taking back the slots that were returned; None if its answer is not wanted any more."""
-        self._slots.give_back(returned)
-        if number < self._header.first:
+        self._slots.give_back(job.returned)
+        if job.number < self._header.first:
             return None
-        result = Result(number, error=self._failure)
+        result = Result(job.number, error=self._failure)
         if self._failure is None:
-            self._load(result, indices)
+            self._load(result, job.indices)
         if self._task.held is not None:
             self._check_unseen(result, self._task.held)
         if errors := self._task.spec.errors:

@@ -85,6 +85,11 @@ class ProcessPool(WorkerPool[ProcessWorker]):
     def _look(
         self, wanted: list[ProcessWorker], deadline: float | None, also: int | None
     ) -> Answers[ProcessWorker] | None:
+        found: Answers[ProcessWorker] = []
+        if len(wanted) == 1:  # a batch that is there needs no wait, which takes longer than to read it
+            found += [(wanted[0], answer) for answer in wanted[0].answers()]
+            if found:
+                return found
         poll = select.poll()
         if also is not None:
             poll.register(also, select.POLLIN)
@@ -99,7 +104,6 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         files = {file for file, _ in poll.poll(0 if any(worker.has_answered for worker in wanted) else left)}
         if not files and not any(worker.has_answered for worker in wanted):
             return None
-        found: Answers[ProcessWorker] = []
         for worker in dict.fromkeys([*wanted, *watched]):
             has_ended = worker.ended in files
             if has_ended or worker.has_answered or worker.fileno() in files:

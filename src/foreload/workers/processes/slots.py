@@ -16,7 +16,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from foreload.checks import Array
 from foreload.forks.count import fork_count, may_be_in_child
 from foreload.machine import open_memory, round_up
 
-__all__ = ["ConsumerSlots", "Piece", "Returned", "SharedHeader", "Slots"]
+__all__ = ["NOTHING_RETURNED", "ConsumerSlots", "Piece", "Returned", "SharedHeader", "Slots"]
 
 _ALIGNMENT = 64
 
@@ -73,20 +73,12 @@ class SharedHeader:
         self._numbers[2] = nanoseconds
 
 
-class Piece(NamedTuple):
-    """The place of a part of a batch: its slot, the size of that, and where the part is in it."""
+# The place of a part of a batch: the number of its slot, the size of that, where the part starts, and its length.
+Piece = tuple[int, int, int, int]
 
-    slot: int
-    size: int
-    start: int
-    length: int
-
-
-class Returned(NamedTuple):
-    """Slots that no batch of the loop holds any more: those to use again, and those to forget."""
-
-    free: list[int]
-    retired: list[int]
+# Slots that no batch of the loop holds any more: those to use again, and those to forget.
+Returned = tuple[Sequence[int], Sequence[int]]
+NOTHING_RETURNED: Returned = ((), ())
 
 
 class _Slot:
@@ -133,7 +125,7 @@ class Slots(Buffers):
     >>> pieces, unused = slots.send(parts)
     >>> (batch,) = lent.take(pieces)
     >>> int(batch.sum()), lent.returned()
-    (70000, Returned(free=[], retired=[]))
+    (70000, ([], []))
     >>> del batch
     >>> slots.give_back(lent.returned()); slots.take_bytes(10_000)[0]
     np.uint8(7)
@@ -213,13 +205,14 @@ class Slots(Buffers):
             socket.send_fds(self._channel, [b"s"], [slot.file])
             os.close(slot.file)
             slot.file = -1
-        return Piece(slot.number, len(slot.memory), start, length)
+        return slot.number, len(slot.memory), start, length
 
     def give_back(self, returned: Returned) -> None:
         """Take back slots that the loop does not hold any more."""
-        for number in returned.free:
+        free, retired = returned
+        for number in free:
             self._reuse(self._sent.pop(number))
-        for number in returned.retired:
+        for number in retired:
             del self._sent[number]
 
     def _collect(self, keep: Sequence[_Slot | None] = ()) -> None:
@@ -304,30 +297,31 @@ class ConsumerSlots:
             if isinstance(piece, bytes):
                 parts.append(bytearray(piece))
                 continue
-            if piece.slot not in leases:
-                leases[piece.slot] = np.asarray(_ConsumerLease(self._map(piece), piece.slot, self))
-            parts.append(leases[piece.slot][piece.start : piece.start + piece.length])
+            slot, size, start, length = piece
+            if slot not in leases:
+                leases[slot] = np.asarray(_ConsumerLease(self._map(slot, size), slot, self))
+            parts.append(leases[slot][start : start + length])
         return parts
 
-    def _map(self, piece: Piece) -> Array:
-        memory = self._mapped.get(piece.slot)
+    def _map(self, slot: int, size: int) -> Array:
+        memory = self._mapped.get(slot)
         if memory is None:
             # The worker sends descriptors in the order in which its messages first name their slots.
             flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
             _, (file, *_), _, _ = socket.recv_fds(self._channel, 1, 1, flags)
             try:
                 # Not Python's own mmap, which keeps a descriptor for each.
-                memory = _native.Mapping(file, 0, piece.size).memory
+                memory = _native.Mapping(file, 0, size).memory
             finally:
                 os.close(file)
-            self._mapped[piece.slot] = memory
+            self._mapped[slot] = memory
         return memory
 
     def returned(self) -> Returned:
         """Return the slots that are not lent any more, for :meth:`Slots.give_back`."""
-        returned = Returned(_drained(self.freed), _drained(self.retired))
-        self.forget(returned.retired)
-        return returned
+        retired = _drained(self.retired)
+        self.forget(retired)
+        return _drained(self.freed), retired
 
     def forget(self, slots: Iterable[int]) -> None:
         """Unmap slots that are not used any more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import signal
 import socket
@@ -16,11 +15,12 @@ import numpy as np
 from foreload.machine import open_memory, open_process
 from foreload.record.spans import Lane, Spans
 from foreload.record.usage import queued_seconds
+from foreload.workers.messages import Begin, Job, Result, encode
 from foreload.workers.pool import Worker
 from foreload.workers.processes.pipes import Channel, Descriptor
 from foreload.workers.processes.slots import ConsumerSlots, SharedHeader
 from foreload.workers.start.template import TemplateProcess, process_class
-from foreload.workers.worker import STACKS_SIGNAL, Begin, Result, WorkerTask, work
+from foreload.workers.worker import STACKS_SIGNAL, WorkerTask, work
 
 __all__ = ["END_SECONDS", "ProcessWorker"]
 
@@ -92,7 +92,7 @@ class ProcessWorker(Worker):
         self.is_last = message is None
         if message is not None:
             self._owes_state = message.snapshots is not None
-        self._channel.send(pickle.dumps(message, protocol=5), seconds)
+        self._channel.send(encode(message), seconds)
 
     def ask(self, number: int, indices: Any, seconds: float | None) -> bool:
         """Send a job; return whether it took no longer than ``seconds``.
@@ -100,7 +100,7 @@ class ProcessWorker(Worker):
         If the worker has ended, its replacement does the job.
         """
         self.asked[number] = indices
-        return self._channel.send(pickle.dumps((number, indices, self._lent.returned()), protocol=5), seconds)
+        return self._channel.send(encode(Job(number, indices, self._lent.returned())), seconds)
 
     def fileno(self) -> int:
         """Return a descriptor that can be read from when :meth:`answers` may have more of them."""
@@ -123,7 +123,7 @@ class ProcessWorker(Worker):
             yield self._answer(message)
 
     def _answer(self, message: bytes) -> Result:
-        result: Result = pickle.loads(message)
+        result = Result.decode(message)
         if not self._has_answered:
             self._has_answered = True
             self._spans.add_started(self._header.started * 1e-9)

@@ -21,17 +21,17 @@ from foreload.batch.failure import PickledError, pickle_error
 from foreload.cache.sharing import open_store, store_address
 from foreload.cache.store import SampleStore
 from foreload.checks import Array
+from foreload.workers.messages import Begin, Job, Result
 from foreload.workers.processes.slots import Returned
 from foreload.workers.ray.shipping import flatten_by_value, unpack
 from foreload.workers.start.set_up import become_worker
-from foreload.workers.worker import Begin, Result, WorkerState, WorkerTask
+from foreload.workers.worker import WorkerState, WorkerTask
 
 __all__ = ["Answer", "CacheKeeper", "LoadingActor", "Place"]
 
 # The address of a node's cache, and the arguments of its store.
 CachePlace = tuple[str, tuple[int, int, int, int, bool]]
 
-_NOTHING = Returned([], [])
 
 
 class Place(NamedTuple):
@@ -143,7 +143,7 @@ class LoadingActor:
     def load(self, number: int, indices: Any) -> Answer:
         """Do a job."""
         with _ends_as_a_process():
-            result = None if self._state is None else self._state.load(number, indices, _NOTHING)
+            result = None if self._state is None else self._state.load(Job(number, indices))
         return self._answer(result or Result(number, error=self._failure))
 
     def _answer(self, result: Result) -> Answer:

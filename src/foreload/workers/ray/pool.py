@@ -9,12 +9,13 @@ from typing import Any
 
 from foreload.errors import warn_user
 from foreload.record.spans import Spans
+from foreload.workers.messages import Result
 from foreload.workers.pool import Answers, WorkerPool
 from foreload.workers.ray.caches import NodeCaches
 from foreload.workers.ray.cluster import connected, current_job
 from foreload.workers.ray.memory import lease_parts
 from foreload.workers.ray.worker import Message, RayWorker
-from foreload.workers.worker import Result, WorkerTask
+from foreload.workers.worker import WorkerTask
 
 __all__ = ["RayPool"]
 

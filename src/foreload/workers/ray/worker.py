@@ -9,8 +9,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from foreload.record.spans import Lane
+from foreload.workers.messages import Begin
 from foreload.workers.pool import Worker
-from foreload.workers.worker import Begin
 
 __all__ = ["Message", "RayWorker"]
 
