@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from foreload.report.verdict import verdict
 from foreload.tune.costs import Costs
 from foreload.tune.predict import predict
-from foreload.tune.queueing import Demand, Servers, bounds, throughput
+from foreload.tune.queueing import Demand, Servers, bounds, reaches_more, throughput
 from tests.made_stats import stage, stats
 from tests.queue_simulation import Simulation
 
@@ -42,6 +42,11 @@ def test_more_cores_never_harm(demand: Demand, workers: int, one_lock: bool) -> 
 def test_more_workers_never_harm(demand: Demand, cores: int, one_lock: bool) -> None:
     paces = [throughput(demand, Servers(workers, cores, one_lock)) for workers in (1, 2, 3, 4, 8, 16)]
     assert all(after >= before * (1 - 1e-4) for before, after in itertools.pairwise(paces))
+
+
+@given(demands, server_kinds, st.sampled_from([0.5, 0.999, 1.001, 2.0]))
+def test_a_pace_is_reached_up_to_the_highest_one(demand: Demand, servers: Servers, part: float) -> None:
+    assert reaches_more(demand, servers, part * throughput(demand, servers)) == (part < 1)
 
 
 @pytest.mark.parametrize(

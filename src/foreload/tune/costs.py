@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreload.options import WorkerKind
 from foreload.tune.gil import LOCK_FULL, lock_delay, lock_held_share
-from foreload.tune.queueing import Demand, Servers, bounds, throughput
+from foreload.tune.queueing import Demand, Servers, bounds, reaches_more, throughput
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
@@ -123,6 +123,10 @@ class Costs:
         if self.gain <= 1:
             return self.gain * reached
         return max(reached, min(self.gain * reached, *bounds(self.demand, self.servers).values()))
+
+    def reaches_more(self, pace: float) -> bool:
+        """Whether the model, without the gain, expects more samples per second than ``pace``."""
+        return reaches_more(self.demand, self.servers, pace)
 
     def steady_pace(self, stats: Stats | Mapping[str, Any]) -> float:
         """Return the measured samples per second, without the start of epochs.
@@ -311,10 +315,10 @@ def _fitted(costs: Costs, pace: float, taken: float | None) -> Costs:
     alone = replace(costs, blocked=0.0)
     # If the lock is always taken, idle time is waiting for it.
     near = 1.0 if taken is None or taken < LOCK_FULL else _LOCK_CONTENTION
-    if costs.servers.workers == 0 or alone.pace() <= pace * near:
+    if costs.servers.workers == 0 or not alone.reaches_more(pace * near):
         costs = costs if costs.servers.workers == 0 else alone
         return replace(costs, gain=pace / costs.pace())
-    if costs.pace() > pace:
+    if costs.reaches_more(pace):
         limits = bounds(costs.demand, costs.servers)
         if limits["workers"] > _EQUAL_LIMITS * min(limits.values()):
             # Another resource than workers is used up; its losses (switching, cold caches) stay as they are.
@@ -323,11 +327,11 @@ def _fitted(costs: Costs, pace: float, taken: float | None) -> Costs:
         return replace(
             costs,
             gap=_bisect(
-                lambda gap: replace(costs, gap=gap).pace() > pace, costs.batch / pace * costs.servers.workers
+                lambda gap: replace(costs, gap=gap).reaches_more(pace), costs.batch / pace * costs.servers.workers
             ),
         )
     # Idle time is blocked time, or waiting for cores or for the lock.
-    return replace(costs, blocked=_bisect(lambda share: replace(costs, blocked=share).pace() > pace, 1.0))
+    return replace(costs, blocked=_bisect(lambda share: replace(costs, blocked=share).reaches_more(pace), 1.0))
 
 
 def _bisect(is_less: Callable[[float], bool], most: float) -> float:

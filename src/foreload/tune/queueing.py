@@ -19,9 +19,10 @@ Y. Bard and P. Schweitzer, and the residual of a service that is not exponential
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Demand", "Servers", "bounds", "throughput"]
+__all__ = ["Demand", "Servers", "bounds", "reaches_more", "throughput"]
 
 # Steps of the bisection for a pace; rounds and tolerance of the fixed-point iteration.
 _BISECTION_STEPS, _MAX_ROUNDS, _TOLERANCE = 25, 100, 1e-5
@@ -96,12 +97,33 @@ def throughput(demand: Demand, servers: Servers) -> float:
     most = min(bounds(demand, servers).values())
     if servers.workers == 0 or most == float("inf"):
         return most
-    reached, count = 0.0, 0
-    # More workers are never slower: at worst, some idle.
+    reached = 0.0
+    for fewer in _and_fewer(servers):
+        reached = _reached(demand, fewer, reached)
+    return reached
+
+
+def reaches_more(demand: Demand, servers: Servers, pace: float) -> bool:
+    """Whether :func:`throughput` is above ``pace``, which takes a small part of the time to find out.
+
+    >>> demand, servers = Demand(blocked=0.01), Servers(workers=8, cores=2)
+    >>> reaches_more(demand, servers, 790), reaches_more(demand, servers, 801)
+    (True, False)
+    """
+    most = min(bounds(demand, servers).values())
+    if servers.workers == 0 or most == float("inf"):
+        return most > pace
+    return pace < most * (1 - _TOLERANCE) and any(
+        _fits(pace * (1 + _TOLERANCE), demand, fewer) for fewer in _and_fewer(servers)
+    )
+
+
+def _and_fewer(servers: Servers) -> Iterator[Servers]:
+    """Yield some of the numbers of workers up to this one: more are never slower, since at worst some idle."""
+    count = 0
     while count < servers.workers:
         count = min(servers.workers, count + max(1, count // 8))
-        reached = _reached(demand, servers._replace(workers=count), reached)
-    return reached
+        yield servers._replace(workers=count)
 
 
 @functools.lru_cache(1024)  # a prediction for 9 workers begins with those for 1 to 8, and advice asks for many

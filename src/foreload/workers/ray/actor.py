@@ -33,7 +33,6 @@ __all__ = ["Answer", "CacheKeeper", "LoadingActor", "Place"]
 CachePlace = tuple[str, tuple[int, int, int, int, bool]]
 
 
-
 class Place(NamedTuple):
     """The place of an actor: its node, the address of that, and its process."""
 
