@@ -241,7 +241,10 @@ def is_collating_tensors(depth: int) -> bool:
 def seed_worker(base: int, worker: int) -> None:
     """Seed the generators of Python, torch and NumPy in a worker process as torch does."""
     random.seed(base + worker)
-    torch.manual_seed(base + worker)
+    # For devices that may be used later, torch notes the seed with the present stack, for which it reads the files
+    # of all its functions; that takes longer than the rest of a worker's set-up.
+    is_without_devices = torch.accelerator.current_accelerator() is None
+    (torch.default_generator if is_without_devices else torch).manual_seed(base + worker)
     # A thread that drew numbers when this process was forked from its own holds this lock for ever.
     np.random.get_bit_generator().lock._at_fork_reinit()  # type: ignore[attr-defined]
     np.random.seed(torch_worker._generate_state(base, worker))  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+from foreload.batch.generators.keyed import KeyedGenerators
 from foreload.record.spans import Spans
 from foreload.workers import compute
 from foreload.workers.pool import Answers, WorkerPool
@@ -33,7 +34,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         self._alarm = Alarm()
         try:
             if context.get_start_method() == "fork":
-                _prepare_forks()
+                _prepare_forks(is_keyed=task.spec.is_keyed)
             before = time.thread_time()
             for number in range(task.count):
                 self.workers.append(self._start(number))
@@ -135,8 +136,10 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 self._alarm.close()
 
 
-def _prepare_forks() -> None:
+def _prepare_forks(*, is_keyed: bool) -> None:
     """Do here, once, what each forked worker would do for itself in each epoch."""
     import numpy.random  # noqa: F401 (NumPy imports it when it is first used: by a worker, to seed it)
 
     compute.find_blas()
+    if is_keyed:
+        KeyedGenerators((0, 0))  # finds where their states are
