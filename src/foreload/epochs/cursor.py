@@ -50,6 +50,8 @@ class OrderSpec:
         lookahead: finds out whether a sampler of the user's may be asked ahead of the loop; None: it may.
         in_order: whether batches come in this order.
         left: whether the loop has left the latest epoch in its middle.
+        asks_twice: whether a sampler is asked for its iterator before the base seed is drawn and after it, as by
+            torch when it starts workers.
     """
 
     dataset: Any
@@ -65,6 +67,7 @@ class OrderSpec:
     lookahead: Lookahead | None = None
     in_order: bool = True
     left: bool = False
+    asks_twice: bool = False
 
     @property
     def is_stream(self) -> bool:
@@ -167,6 +170,8 @@ class Cursor:
         self.is_seeded = spec.seed is not None
         self.leaves_out = self._left_out_steps(start) if spec.is_stream and skip is not None else None
         self.base_seed = self._seed(state, has_begun=has_begun)
+        if spec.asks_twice and self._draws_seed and not has_begun:
+            self.order.ask_again()
         seed, number = (spec.seed, epoch) if spec.seed is not None else (self.base_seed, 0)
         if spec.seed is None and not self._draws_seed:
             number = epoch  # persistent workers draw other numbers in each epoch
@@ -274,7 +279,9 @@ def coming(spec: OrderSpec, last: Cursor | None = None) -> dict[str, Any]:
         "begun": False,
         "given": [],
         "order_drawn": False,
-        "drawn": None if spec.is_stream else coming_draw(spec.sampler, spec.generator, drew=draws_seed),
+        "drawn": None
+        if spec.is_stream
+        else coming_draw(spec.sampler, spec.generator, drew=draws_seed, twice=spec.asks_twice and draws_seed),
         "draws_seed": draws_seed,
         "base_seed": base_seed,
         "key": [base_seed, 0],

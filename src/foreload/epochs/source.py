@@ -244,6 +244,7 @@ class EpochSource(LoaderOrder[T_co]):
             lookahead=self._lookahead if self._auto_workers and self.workers != "ray" else None,
             in_order=self.in_order,
             left=self._cursor is not None and not self._cursor.finished,
+            asks_twice=self._count > 0 and not self._auto_workers,
         )
 
     def _cache_spec(self) -> CacheSpec:

@@ -12,12 +12,12 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from foreload._torch import draw_seed, item_sampler
 from foreload.checks import Array, Indices
-from foreload.order.generator_states import generator_text, kept_generators
+from foreload.order.generator_states import generator_text, kept_generators, own_generator, sampler_states
 from foreload.order.observed import observed_blocks
 from foreload.order.randomized.blocks import RandomBlocks
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, Ranges, Start, merged
-from foreload.order.sampler_batches import SamplerBatches, coming_state
+from foreload.order.resume import BEGINNING, Ranges, Start, has_state, merged, state_of
+from foreload.order.sampler_batches import SamplerBatches
 from foreload.order.samplers import (
     BLOCK,
     Blocks,
@@ -99,26 +99,48 @@ def is_shared(sampler: Any) -> bool:
     return type(sampler) is BatchSampler or is_function(sampler) or isinstance(sampler, ArraySampler)
 
 
-def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew: bool) -> Any:
+def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew: bool, twice: bool) -> Any:
     """Return what the order of an epoch that is about to begin will be drawn from, without drawing anything.
 
     Args:
         sampler: the batch sampler of a DataLoader, or its sampler without batching.
         loader_generator: from which the base seed of the workers is drawn first, if one is.
         drew: whether that is done, from torch's global generator if the loader has none.
+        twice: whether a sampler of the user's is asked for its iterator before that and after it.
     """
     if is_function(sampler):
         return None
     inner = item_sampler(sampler)
     if type(sampler) is not BatchSampler or type(inner) is not RandomSampler:
         blocks = inner.order_blocks(BEGINNING) if isinstance(inner, ArraySampler) else None
-        return coming_state(inner, loader_generator, drew=drew) if blocks is None else blocks.drawn
+        return _coming_state(inner, loader_generator, drew=drew, twice=twice) if blocks is None else blocks.drawn
     if inner.generator is not None:
         return None if inner.generator is loader_generator else generator_text(inner.generator)
     with kept_generators(torch.default_generator):
         if drew and loader_generator is None:
             draw_seed()
         return draw_seed()
+
+
+def _coming_state(
+    sampler: Any, loader_generator: torch.Generator | None, *, drew: bool, twice: bool
+) -> dict[str, Any]:
+    """Return the state of the batches of an epoch that is about to begin, without asking the sampler for anything.
+
+    Args:
+        sampler: the sampler, or the one within torch's batch sampler.
+        loader_generator: the user's generator from which the base seed of the workers will be drawn, if one is;
+            None: torch's global one.
+        drew: whether one is.
+        twice: whether the sampler is asked for its iterator twice.
+    """
+    if has_state(sampler):
+        own = {"sampler": state_of(sampler), "iterator": None}
+        return {"own": own, "at": 0, "over": False, "again": False}
+    is_global = loader_generator is None
+    seeds = drew and not is_global and own_generator(sampler) is loader_generator
+    states = {"iter": sampler_states(sampler), "next": None, "drew": drew and is_global, "seeds": seeds}
+    return {"generators": {**states, "twice": twice}}
 
 
 class ArrayBatches(Iterator[Indices]):

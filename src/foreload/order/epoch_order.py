@@ -105,6 +105,11 @@ class EpochOrder(Iterator[Any]):
         self.num_drawn += 1
         return indices
 
+    def ask_again(self) -> None:
+        """Ask a sampler of the user's for its iterator once more."""
+        if isinstance(self._batches, SamplerBatches):
+            self._batches.ask_again()
+
     def foretell(self) -> Iterator[Any]:
         """Yield all batches to come; for a fork of the process, where nothing is planned with them."""
         self._plan = None

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import BatchSampler
 
 from foreload._torch import draw_seed
@@ -25,7 +24,7 @@ from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.resume import Ranges, Start, has_state, is_same_state, state_of
 from foreload.order.skip import LeftOut
 
-__all__ = ["SamplerBatches", "coming_state"]
+__all__ = ["SamplerBatches"]
 
 # States of a sampler that are held at a time, beside those of batches on their way to the loop.
 _MOST_STATES = 64
@@ -61,7 +60,7 @@ class SamplerBatches(Iterator[Any]):
         self._left_out = left_out
         self._taken = [*start.given, *left_out]
         self.delivered: Callable[[], int] = int  # the number of batches whose states are not needed any more
-        self.drew_seed = False
+        self.drew_seed = self._is_replayed = False
         self._states: dict[int, Any] = {}
         self._asked = 0
         drawn = {} if start.drawn is None else start.drawn
@@ -88,6 +87,7 @@ class SamplerBatches(Iterator[Any]):
         if self._raw is not None:
             return
         if self._replay is not None and not self._stateful:
+            self._is_replayed = True
             self._generators = self._replay
             self._raw = self._replayed(self._replay)
             return
@@ -101,6 +101,20 @@ class SamplerBatches(Iterator[Any]):
         self._stateful = self._stateful or has_state(self._raw)
         if self._is_over:
             self._end(own)
+
+    def ask_again(self) -> None:
+        """Ask the sampler for its iterator once more, before the first item, and take that one."""
+        if self._raw is None or self._is_replayed or self._is_over:
+            return
+        if has_state(self._inner):
+            own = self._own if self._again else None
+            if own is not None and is_same_state(state_of(self._inner), own["sampler"]):
+                iter(self._inner)  # the first call led to the end of the epoch that the state is of
+            self._before = state_of(self._inner)
+        elif not self._stateful:
+            self._generators["iter"] = sampler_states(self._inner)
+        self._raw = iter(())
+        self._raw = iter(self._inner)
 
     def _iterated(self, own: Any) -> Any:
         """Return the iterator of the sampler, which begins its next epoch or goes on with one.
@@ -162,6 +176,8 @@ class SamplerBatches(Iterator[Any]):
             draw_seed()
         if draws_own and not self._cuts:
             draw_seed(own)
+        if states["next"] is None and states.get("twice") and not self._cuts:
+            items = iter(self._inner)
         self.drew_seed = not self._cuts and own is not None and own is self._start.seeds
         if states["next"] is not None:
             set_sampler_states(self._inner, states["next"])
@@ -313,21 +329,3 @@ class SamplerBatches(Iterator[Any]):
             # Nothing has been drawn: it will be drawn with these, whatever else is drawn until then.
             self._generators["iter" if self._raw is None else "next"] = sampler_states(self._inner)
         return {"generators": dict(self._generators)}
-
-
-def coming_state(sampler: Any, loader_generator: torch.Generator | None, *, drew: bool) -> dict[str, Any]:
-    """Return the state of the batches of an epoch that is about to begin, without asking the sampler for anything.
-
-    Args:
-        sampler: the sampler, or the one within torch's batch sampler.
-        loader_generator: the user's generator from which the base seed of the workers will be drawn, if one is;
-            None: torch's global one.
-        drew: whether one is.
-    """
-    if has_state(sampler):
-        own = {"sampler": state_of(sampler), "iterator": None}
-        return {"own": own, "at": 0, "over": False, "again": False}
-    is_global = loader_generator is None
-    seeds = drew and not is_global and own_generator(sampler) is loader_generator
-    states = {"iter": sampler_states(sampler), "next": None, "drew": drew and is_global, "seeds": seeds}
-    return {"generators": states}
