@@ -89,6 +89,10 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
         (["pack", "{}/used", "{}/used/file"], "DST"),
         (["pack", "{}/empty", "{}/new"], "SRC: no file in '{}/empty'"),
         (["pack", "{}/used", "{}/shards"], "DST: '{}/shards' holds shards that are not of a pack"),
+        (["pack", "{}/used", "{}/shards/other.tar/x"], "DST: '{}/shards/other.tar/x' cannot be made: Not a"),
+        (["pack", "{}/used", "/proc/x/y"], "DST: '/proc/x/y' cannot be made: No such file or directory"),
+        (["synth", "/proc/x/y", "--text", 1], "DIR: '/proc/x/y' cannot be made: No such file or directory"),
+        (["synth", "/sys/x", "--text", 1], "DIR: '/sys/x' cannot be made: "),
         (["bench", "{}/used"], "DIR: no image"),
         (["bench", "--plot", "{}/plot.doc"], "--plot {}/plot.doc must end in .png"),
         (["plan", 10, "--plot", "{}/plot"], "--plot {}/plot must end in .png"),
@@ -310,11 +314,11 @@ def test_the_version_and_the_shells_completion() -> None:
 
 
 def test_an_error_while_a_command_runs_is_not_one_of_its_arguments(tmp_path: Path) -> None:
-    damaged = tmp_path / "images" / "class" / "damaged.jpg"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"no image")
-    (tmp_path / "file").touch()
-    result = run("pack", "--tiled", tmp_path / "images", tmp_path / "file" / "shards")
+    gone = tmp_path / "images" / "class" / "gone.jpg"
+    gone.parent.mkdir(parents=True)
+    gone.symlink_to("nowhere")
+    result = run("pack", "--tiled", tmp_path / "images", tmp_path / "shards")
     assert result.returncode == 1
     assert result.stderr.startswith("foreload: ")
+    assert str(gone) in result.stderr
     assert "Traceback" not in result.stderr

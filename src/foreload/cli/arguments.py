@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-__all__ = ["check_plot", "check_writable", "examples", "given", "pair", "paragraphs", "typed", "whole"]
+__all__ = ["check_plot", "check_writable", "examples", "given", "makes", "pair", "paragraphs", "typed", "whole"]
 
 
 @contextmanager
@@ -40,6 +40,21 @@ def typed(**names: str) -> Iterator[None]:
         if parameter not in names:
             raise
         raise typer.BadParameter(f"{names[parameter]}: {text}") from None
+
+
+@contextmanager
+def makes(name: str, folder: Path) -> Iterator[None]:
+    """Report a folder that the block cannot make, or open, as an error of the argument ``name``.
+
+    Errors of files in the folder are those of the work itself, and pass.
+    """
+    try:
+        yield
+    except OSError as error:
+        # (Of a folder that cannot be made, the error may name one above it.)
+        if not isinstance(error.filename, (str, Path)) or not folder.is_relative_to(error.filename):
+            raise
+        raise typer.BadParameter(f"{name}: {str(folder)!r} cannot be made: {error.strerror}") from None
 
 
 def pair(name: str, text: str) -> tuple[int, int]:
