@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -311,6 +312,17 @@ def test_the_version_and_the_shells_completion() -> None:
     typed = {"_FORELOAD_COMPLETE": "complete_bash", "COMP_WORDS": "foreload pl", "COMP_CWORD": "1"}
     result = python("-m", "foreload", environment={**os.environ, **typed})
     assert result.stdout.split() == ["plan"], result.stderr
+
+
+def test_ctrl_c_while_torch_is_imported_ends_the_command_quietly(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="foreload")
+    code = f"from {script.module} import {script.attr}; {script.attr}()"
+    search = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True
+    )
+    assert (result.returncode, result.stderr) == (130, "")
 
 
 def test_an_error_while_a_command_runs_is_not_one_of_its_arguments(tmp_path: Path) -> None:
