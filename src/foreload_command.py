@@ -1,18 +1,20 @@
-"""The installed ``foreload`` command, on top of the package so that nothing is imported before Ctrl-C is handled.
+"""The installed ``foreload`` command, beside the package: Ctrl-C is prepared for before anything is imported."""
 
-``import foreload`` brings torch, which takes a second or more.
-"""
-
-import sys
+import signal
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it without a traceback while it is still being imported, too."""
-    try:
-        from foreload.cli.main import main as run
+    """Run the command line."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_default = handler is signal.default_int_handler  # a job in the background ignores Ctrl-C
+    if is_default:
+        # The process just ends: a KeyboardInterrupt within torch's import is at times swallowed, with half of NumPy
+        # imported, or ends in abort().
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from foreload.cli.main import main as run
 
-        run()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    if is_default:
+        signal.signal(signal.SIGINT, handler)
+    run()

@@ -315,14 +315,16 @@ def test_the_version_and_the_shells_completion() -> None:
 
 
 def test_ctrl_c_while_torch_is_imported_ends_the_command_quietly(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    # (Torch's own code catches the exception, or ends in abort(), where it comes from one of its callbacks.)
+    torch = "try: signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt: raise ImportError('half of it')"
+    (tmp_path / "torch.py").write_text(f"import signal\n{torch}\n")
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="foreload")
     code = f"from {script.module} import {script.attr}; {script.attr}()"
     search = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     result = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True
     )
-    assert (result.returncode, result.stderr) == (130, "")
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "")  # of which shells make 130
 
 
 def test_an_error_while_a_command_runs_is_not_one_of_its_arguments(tmp_path: Path) -> None:

@@ -13,7 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 import foreload
-from foreload.cli.arguments import check_plot, check_writable, examples, given, makes, pair, paragraphs, typed, whole
+from foreload.cli.arguments import (
+    check_plot,
+    check_writable,
+    examples,
+    given,
+    makes,
+    pair,
+    paragraphs,
+    typed,
+    whole,
+)
 from foreload.cli.profile.command import EXAMPLES, profile
 from foreload.record.progress import Progress, track
 from foreload.record.units import quantity, size
