@@ -10,7 +10,7 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     is_default = handler is signal.default_int_handler  # a job in the background ignores Ctrl-C
     if is_default:
-        # The process just ends: a KeyboardInterrupt within torch's import is at times swallowed, with half of NumPy
+        # The process just ends: a KeyboardInterrupt within torch's import is at times swallowed, with half of it
         # imported, or ends in abort().
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from foreload.cli.main import main as run
