@@ -10,7 +10,10 @@ from typing import Any
 
 import typer
 
-__all__ = ["check_plot", "check_writable", "examples", "given", "makes", "pair", "paragraphs", "typed", "whole"]
+__all__ = ["check_plot", "check_writable", "examples", "given", "pair", "paragraphs", "typed", "whole"]
+
+
+_WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
 @contextmanager
@@ -18,7 +21,7 @@ def given(name: str = "") -> Iterator[None]:
     """Report errors of the block as those of the argument ``name``; without one, the errors name it themselves."""
     try:
         yield
-    except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+    except (ValueError, *_WRONG_PATH) as error:
         # (The folder of a dataset is its argument `data_path`, which nobody typed here.)
         text = str(error).removeprefix("data_path: ")
         raise typer.BadParameter(f"{name}: {text}" if name else text) from None
@@ -40,21 +43,6 @@ def typed(**names: str) -> Iterator[None]:
         if parameter not in names:
             raise
         raise typer.BadParameter(f"{names[parameter]}: {text}") from None
-
-
-@contextmanager
-def makes(name: str, folder: Path) -> Iterator[None]:
-    """Report a folder that the block cannot make, or open, as an error of the argument ``name``.
-
-    Errors of files in the folder are those of the work itself, and pass.
-    """
-    try:
-        yield
-    except OSError as error:
-        # (Of a folder that cannot be made, the error may name one above it.)
-        if not isinstance(error.filename, (str, Path)) or not folder.is_relative_to(error.filename):
-            raise
-        raise typer.BadParameter(f"{name}: {str(folder)!r} cannot be made: {error.strerror}") from None
 
 
 def pair(name: str, text: str) -> tuple[int, int]:

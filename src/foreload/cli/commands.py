@@ -13,17 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import foreload
-from foreload.cli.arguments import (
-    check_plot,
-    check_writable,
-    examples,
-    given,
-    makes,
-    pair,
-    paragraphs,
-    typed,
-    whole,
-)
+from foreload.cli.arguments import check_plot, check_writable, examples, given, pair, paragraphs, typed, whole
 from foreload.cli.profile.command import EXAMPLES, profile
 from foreload.record.progress import Progress, track
 from foreload.record.units import quantity, size
@@ -73,7 +63,7 @@ def synth(
         raise typer.BadParameter("nothing to make: give --images, --tensors, --text or --hdf5")
     table = None if tensors is None else pair("--tensors", tensors)
     datasets = None if hdf5 is None else pair("--hdf5", hdf5)
-    with given("DIR"), makes("DIR", folder):
+    with given("DIR"):
         if images is not None:
             data.synth_images(folder, images, seed=seed, force=force)
         if table is not None:
@@ -268,7 +258,7 @@ def pack(
         raise typer.BadParameter(
             f"--shard-size must be a size of at least 1 byte, such as 1GiB, got {shard_size!r}"
         )
-    with typed(data_path="SRC", folder="DST"), makes("DST", folder):
+    with typed(data_path="SRC", folder="DST"):
         packed = make(source, folder, shard_bytes=full, tiled=tiled, verify=verify)
     count = len(packed.shards)
     already = f", {packed.resumed} of them already there" if packed.resumed else ""
