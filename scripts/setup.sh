@@ -15,7 +15,7 @@ done
 requirements() { cat pyproject.toml constraints.txt scripts/setup.sh; }
 # (An editable install knows the Python files by name: it is made again when one comes or goes.)
 sources() {
-  cat CMakeLists.txt && find native -name '*.[ch]pp' -print0 | sort -z | xargs -0 cat
+  cat CMakeLists.txt src/foreload_command.py && find native -name '*.[ch]pp' -print0 | sort -z | xargs -0 cat
   find src -name '*.py' | sort
 }
 packages=$(requirements | sha256sum)

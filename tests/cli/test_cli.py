@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -89,6 +90,10 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
         (["pack", "{}/used", "{}/used/file"], "DST"),
         (["pack", "{}/empty", "{}/new"], "SRC: no file in '{}/empty'"),
         (["pack", "{}/used", "{}/shards"], "DST: '{}/shards' holds shards that are not of a pack"),
+        (["pack", "{}/used", "{}/shards/other.tar/x"], "DST: '{}/shards/other.tar/x' cannot be made: Not a"),
+        (["pack", "{}/used", "/proc/x/y"], "DST: '/proc/x/y' cannot be made: No such file or directory"),
+        (["synth", "/proc/x/y", "--text", 1], "DIR: [Errno 2] No such file or directory: '/proc/x'"),
+        (["synth", "/sys/x", "--text", 1], "'/sys/x'"),
         (["bench", "{}/used"], "DIR: no image"),
         (["bench", "--plot", "{}/plot.doc"], "--plot {}/plot.doc must end in .png"),
         (["plan", 10, "--plot", "{}/plot"], "--plot {}/plot must end in .png"),
@@ -309,12 +314,25 @@ def test_the_version_and_the_shells_completion() -> None:
     assert result.stdout.split() == ["plan"], result.stderr
 
 
+def test_ctrl_c_while_torch_is_imported_ends_the_command_quietly(tmp_path: Path) -> None:
+    # (Torch's own code catches the exception, or ends in abort(), where it comes from one of its callbacks.)
+    torch = "try: signal.raise_signal(signal.SIGINT)\nexcept KeyboardInterrupt: raise ImportError('half of it')"
+    (tmp_path / "torch.py").write_text(f"import signal\n{torch}\n")
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="foreload")
+    code = f"from {script.module} import {script.attr}; {script.attr}()"
+    search = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True
+    )
+    assert (result.returncode, result.stderr) == (-signal.SIGINT, "")  # of which shells make 130
+
+
 def test_an_error_while_a_command_runs_is_not_one_of_its_arguments(tmp_path: Path) -> None:
-    damaged = tmp_path / "images" / "class" / "damaged.jpg"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"no image")
-    (tmp_path / "file").touch()
-    result = run("pack", "--tiled", tmp_path / "images", tmp_path / "file" / "shards")
+    gone = tmp_path / "images" / "class" / "gone.jpg"
+    gone.parent.mkdir(parents=True)
+    gone.symlink_to("nowhere")
+    result = run("pack", "--tiled", tmp_path / "images", tmp_path / "shards")
     assert result.returncode == 1
     assert result.stderr.startswith("foreload: ")
+    assert str(gone) in result.stderr
     assert "Traceback" not in result.stderr

@@ -152,8 +152,10 @@ def test_wrong_input_is_said_plainly(tmp_path: Path) -> None:
         fl.export.write_trace({}, tmp_path / "x.json")
     with pytest.raises(FileNotFoundError, match=r"there is no folder '.*none' for the trace 'x.json'"):
         fl.export.write_trace(loader, tmp_path / "none" / "x.json")
-    with pytest.raises(IsADirectoryError):
-        fl.export.write_trace(loader, tmp_path)
+    for error, path in ((IsADirectoryError, str(tmp_path)), (FileNotFoundError, "/proc/x.json")):
+        with pytest.raises(error) as failed:
+            fl.export.write_trace(loader, path)
+        assert str(failed.value).endswith(f": {path!r}")
 
 
 SCRIPT = """

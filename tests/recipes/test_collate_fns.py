@@ -328,3 +328,12 @@ def test_tensors_of_any_shape_are_a_list() -> None:
 def test_what_does_not_fit_is_named(collate: str, batch: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         getattr(Collate, f"{collate}_collate")(batch)
+
+
+@pytest.mark.parametrize("collate", [Collate.text_collate, Collate.variable_length_collate])
+@pytest.mark.parametrize("samples", [[[1, 2], [3]], [([1, 2], 0), ([3], 1)]])
+def test_a_generator_has_the_samples_of_a_list(collate: Any, samples: list[Any]) -> None:
+    got, want = collate(sample for sample in samples), collate(samples)
+    assert [tensor.tolist() for tensor in got[0]] == [tensor.tolist() for tensor in want[0]] == [[1, 2], [3]]
+    assert (got[1] is None) == (want[1] is None)
+    assert got[1] is None or got[1].tolist() == want[1].tolist() == [0, 1]

@@ -13,12 +13,15 @@ import typer
 __all__ = ["check_plot", "check_writable", "examples", "given", "pair", "paragraphs", "typed", "whole"]
 
 
+_WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
 @contextmanager
 def given(name: str = "") -> Iterator[None]:
     """Report errors of the block as those of the argument ``name``; without one, the errors name it themselves."""
     try:
         yield
-    except (ValueError, FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+    except (ValueError, *_WRONG_PATH) as error:
         # (The folder of a dataset is its argument `data_path`, which nobody typed here.)
         text = str(error).removeprefix("data_path: ")
         raise typer.BadParameter(f"{name}: {text}" if name else text) from None

@@ -98,6 +98,9 @@ def write_recordings(recordings: Sequence[Recording], path: str | os.PathLike[st
         with _open(temporary, compressed=path.suffix == ".gz") as file:
             _write(recordings, file)
         os.replace(temporary, path)
+    except OSError as error:
+        # (It names the other file, which nobody has asked for.)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -184,6 +184,7 @@ def _not_empty(name: str, batch: Sequence[Any]) -> Sequence[Any]:
 
 def _columns(batch: Sequence[Any], is_labelled: Callable[[Any], bool]) -> Sequence[Any]:
     """Return the first fields of all samples, the second ones, and so on; None for targets if there are none."""
+    batch = list(batch)  # or a generator would be read twice, and have no samples left
     labelled = [is_labelled(sample) for sample in batch]
     if not any(labelled):
         return batch, None

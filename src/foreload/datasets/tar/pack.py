@@ -83,6 +83,7 @@ def pack(
     Raises:
         FileNotFoundError, ValueError: as :class:`~foreload.FileDataset`; and where ``folder`` holds a pack of
             something else, or lies in ``source``.
+        OSError: ``folder`` cannot be made, or a file cannot be read or written.
         BlockingIOError: another process is packing into ``folder``.
         DecodeError: ``tiled`` met a JPEG that cannot be decoded, or what was written does not read back.
 
@@ -109,7 +110,10 @@ def pack(
     labelled = labels is not None or bool(listing.classes)
     packing = _Packing(listing, keys, extensions, labelled=labelled, tiled=tiled, verify=verify)
     target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise type(error)(f"folder: {str(folder)!r} cannot be made: {error.strerror}") from error
     with _alone_in(target):
         _check_plan(target, plan)
         shards, resumed = [], 0
