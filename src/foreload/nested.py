@@ -7,7 +7,8 @@ import dataclasses
 import enum
 from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from contextlib import suppress
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -228,19 +229,23 @@ def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
-def tensors(batch: Any) -> Iterator[torch.Tensor]:
+def tensors(batch: Any, *, of_any_object: bool = False) -> Iterator[torch.Tensor]:
     """Yield the tensors of a batch, each once, and those inside objects; of sparse and nested ones the parts.
+
+    Args:
+        batch: with tensors in containers, dataclasses, and attributes of objects that have ``.to``.
+        of_any_object: look into the attributes of all other objects too, and into sets and deques.
 
     >>> [tensor.tolist() for tensor in tensors({"x": [torch.ones(1), 3]})]
     [[1.0]]
     """
-    return _tensors(batch, set())
+    return _tensors(batch, of_any_object, {})
 
 
-def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+def _tensors(value: Any, of_any: bool, seen: dict[int, Any]) -> Iterator[torch.Tensor]:
     if isinstance(value, (type, str, bytes, int, float, complex)) or value is None or id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value  # kept, since what a mapping makes when it is asked for could get its id
     if isinstance(value, torch.Tensor):
         if value.layout is torch.sparse_coo:
             yield from coo_parts(value)
@@ -251,7 +256,7 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
         elif hasattr(value, "__tensor_flatten__"):  # made of others, as jagged ones are
             names, _ = value.__tensor_flatten__()
             for name in names:
-                yield from _tensors(getattr(value, name), seen)
+                yield from _tensors(getattr(value, name), of_any, seen)
         elif value.is_nested:
             yield value.values()
         else:
@@ -259,15 +264,24 @@ def _tensors(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
         return
     if isinstance(value, Mapping):
         parts: Iterable[Any] = value.values()
-    elif isinstance(value, (tuple, list)):
+    elif isinstance(value, (tuple, list)) or (of_any and isinstance(value, (set, frozenset, deque))):
         parts = value
-    elif hasattr(value, "to") or dataclasses.is_dataclass(value):
-        names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-        parts = [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in names)]
+    elif hasattr(value, "to") or dataclasses.is_dataclass(value) or (of_any and not isinstance(value, _CONSTANTS)):
+        parts = _attributes(value)
     else:
         return
     for part in parts:
-        yield from _tensors(part, seen)
+        yield from _tensors(part, of_any, seen)
+
+
+def _attributes(value: Any) -> Iterator[Any]:
+    """Yield what an object holds in its ``__dict__`` and slots."""
+    yield from list(getattr(value, "__dict__", {}).values())
+    for kind in type(value).__mro__:
+        for member in vars(kind).values():  # the names in __slots__ may be one string, or private to the class
+            if isinstance(member, MemberDescriptorType):
+                with suppress(AttributeError):  # it has not been set
+                    yield member.__get__(value)
 
 
 def count_samples(batch: Any) -> int:

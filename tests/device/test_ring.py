@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from foreload.device.ring import HostRing
@@ -54,3 +55,19 @@ def test_memory_of_inference_mode_serves_outside_of_it() -> None:
         ring.stage(torch.ones(3))
     ring.give_back(ring.collect())
     assert ring.stage(torch.ones(3)).tolist() == [1, 1, 1]
+
+
+def test_what_could_not_be_allocated_is_not_counted_as_lent() -> None:
+    def refuse(size: int) -> torch.Tensor:
+        raise MemoryError
+
+    allocated = Allocated()
+    ring = HostRing(refuse)
+    for _ in range(5):
+        with pytest.raises(MemoryError):
+            ring.stage(torch.ones(3))
+    ring._allocate = allocated
+    for power in range(20):
+        ring.stage(torch.ones(1 << power))
+        ring.give_back(ring.collect())
+        assert sum(map(len, ring._free.values())) <= 1

@@ -200,7 +200,8 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
             finally:
                 del now  # its traceback holds this frame
         self._stream.wait(now.event)
-        for value in (*tensors(now.batch), *now.objects):
+        # A transform may return objects of any class; what is not recorded would be overwritten while it is read.
+        for value in (*tensors(now.batch, of_any_object=True), *now.objects):
             self._stream.record(value)
         self._marks.append(self._stream.mark())
         self._release(wait=False)

@@ -65,6 +65,7 @@ class HostRing:
         rounded = max(_LEAST, 1 << (size - 1).bit_length())
         # The size in use moves to the end, so that memory of earlier sizes is freed first.
         free = self._free[rounded] = self._free.pop(rounded, [])
+        memory = free.pop() if free else self._allocate(rounded)
         self._num_lent += 1
         self._most_lent = max(self._most_lent, self._num_lent)
-        return free.pop() if free else self._allocate(rounded)
+        return memory
