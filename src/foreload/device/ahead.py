@@ -150,6 +150,7 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
         # Torch's and foreload's batches are their holder's; anything else may fill the same buffers again.
         self._may_change = not isinstance(batches, TorchIterator)
         self._mover = _Mover(stream, transform, may_change=self._may_change)
+        self._transforms = transform is not None
         self._turn = Turn()
         self._state_of_loader = state
         self.place = Place(self._present_state())
@@ -201,7 +202,7 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
                 del now  # its traceback holds this frame
         self._stream.wait(now.event)
         # A transform may return objects of any class; what is not recorded would be overwritten while it is read.
-        for value in (*tensors(now.batch, of_any_object=True), *now.objects):
+        for value in (*tensors(now.batch, of_any_object=self._transforms), *now.objects):
             self._stream.record(value)
         self._marks.append(self._stream.mark())
         self._release(wait=False)
