@@ -66,6 +66,7 @@ def test_adapters_packages_and_workloads_name_each_other() -> None:
     assert len({one.name for one in ALL}) == len(ALL)
 
 
+@pytest.mark.slow
 def test_validation_is_the_same_by_foreload_and_by_stock(tiny: Any) -> None:
     short = tiny("validation, float32")
     ours = [(images.clone(), labels.clone()) for images, labels in loader("foreload", short)]

@@ -38,6 +38,7 @@ class OwnRows(Records):
         return self.rows[index]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", [8, 300])
 def test_what_the_dataset_gives_of_its_own_is_the_loops_too(size: int) -> None:
     """A loop may note the loss of a sample in the sample, as it may in torch without workers."""

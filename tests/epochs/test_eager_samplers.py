@@ -125,6 +125,7 @@ WORKERS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.sampled(4)
 @KINDS
 @WORKERS
 def test_they_draw_what_they_draw_under_torch(kind: type[Any], options: dict[str, Any]) -> None:
@@ -137,6 +138,7 @@ def test_they_draw_what_they_draw_under_torch(kind: type[Any], options: dict[str
     assert seen[0] == seen[1]
 
 
+@pytest.mark.sampled(6)
 @WORKERS
 @pytest.mark.parametrize("kind", [Drawn, Stateful, Single])
 @pytest.mark.parametrize("step", [None, 0, 1, 3, 99])

@@ -144,6 +144,7 @@ def test_indices_count_from_the_end_too(folder: Path, serve: Any) -> None:
     assert batch["__key__"] == ["0089", "0000", "0003"]
 
 
+@pytest.mark.slow
 def test_no_fork_reads_to_memory_of_its_parent(folder: Path, serve: Any) -> None:
     dataset = fl.TarDataset(serve(folder).url(SHARDS))
     assert right(samples(fl.DataLoader(dataset, 10, num_workers=4)))  # leaves memory of this size free

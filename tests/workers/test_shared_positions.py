@@ -76,6 +76,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("options", [{}, {"is_lazy": True}, {"rarely": True}], ids=str)
 @pytest.mark.parametrize("kind", [Descriptor, Foreign, AtAnyPlace])
 @pytest.mark.parametrize("count", COUNTS)

@@ -203,6 +203,7 @@ def test_what_is_no_file_is_not_waited_for(
         assert run(Words(), filled) == (list(range(8)), [])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "text",
     [

@@ -145,6 +145,7 @@ def test_batches_of_parts_of_groups_are_those_of_the_rows(tmp_path: Path, size: 
 # Damaged Parquet, and values that Python or int64 do not hold.
 
 
+@pytest.mark.slow
 def test_flags_are_no_more_in_memory_than_told(tmp_path: Path) -> None:
     table = pa.table(
         {"flag": pa.array([True, False] * 4000), "flags": pa.array([[True] * 2] * 8000, pa.list_(pa.bool_(), 2))}
