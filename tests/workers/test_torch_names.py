@@ -91,6 +91,16 @@ def test_get_iterator_begins_an_epoch_and_may_be_replaced(options: dict[str, Any
     assert begun == [1]
 
 
+@pytest.mark.parametrize("make", [TorchDataLoader, fl.DataLoader])
+def test_get_iterator_starts_workers_with_what_the_dataset_is_now(make: Any) -> None:
+    data = Count(8)  # (as a loader that repeats itself does when it is reset)
+    loader = make(data, batch_size=4, num_workers=1, persistent_workers=True)
+    assert sum(len(batch) for batch in loader) == 8
+    data.size = 4
+    assert sum(len(batch) for batch in loader) == 8
+    assert sum(len(batch) for batch in loader._get_iterator()) == 4
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PERSISTENT)
 def test_persistent_workers_are_ended_by_torchs_own_name_for_it(name: str) -> None:

@@ -139,10 +139,10 @@ def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buf
     held = crew.held
     if held is None and crew.is_open and not spec.draws_at_once:
         held = CopiedState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
-    pool, owner = crew.process_pool(workers, spec.cursor.base_seed, held)
+    pool, owner, task = crew.process_pool(workers, spec.cursor.base_seed, held)
     crew.held = held if owner is not None else None
     deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)
-    return _process_epoch(spec, crew, buffers, pool, held=held, owner=owner, deepens=deepens)
+    return _process_epoch(spec, crew, buffers, pool, held=held, owner=owner, task=task, deepens=deepens)
 
 
 def _process_epoch(

@@ -37,7 +37,9 @@ class PooledEpoch(Epoch, Generic[W]):
         self._max_restarts = spec.max_restarts
         self._failure: str | None = None
         self._first = pool.begin()
-        self._close = weakref.finalize(self, _end, pool, self._first, owner is None)
+        # (Samples of an epoch that "auto" has chosen workers for do not depend on who has loaded which.)
+        self._skips = not spec.draws_at_once
+        self._close = weakref.finalize(self, _end, pool, self._first, owner is None, self._skips)
 
     def _begin_of(self, worker: W) -> Begin:
         """Return the message that begins the epoch in a worker, or in one that replaces it."""
@@ -49,7 +51,7 @@ class PooledEpoch(Epoch, Generic[W]):
 
     def _begin_workers(self) -> None:
         for worker in self._pool.workers:
-            worker.skip_to(self._first)
+            worker.leave_jobs(self._first, skip=self._skips)
             worker.tell(self._begin_of(worker))
 
     @property
@@ -139,9 +141,9 @@ class PooledEpoch(Epoch, Generic[W]):
             self._forget_jobs()
 
 
-def _end(pool: WorkerPool[Any], first: int, owned: bool) -> None:
+def _end(pool: WorkerPool[Any], first: int, owned: bool, skips: bool) -> None:
     if owned:
         pool.close()
     elif not pool.closed and pool.first == first:
         for worker in pool.workers:
-            worker.skip_to(pool.next_number)
+            worker.leave_jobs(pool.next_number, skip=skips)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import IterableDataset
@@ -24,6 +24,9 @@ from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
 from foreload.workers.messages import Begin, Result
 from foreload.workers.pool import Answers, W, WorkerPool
+
+if TYPE_CHECKING:
+    from foreload.workers.worker import WorkerTask
 
 __all__ = ["ProcessEpoch"]
 
@@ -41,6 +44,7 @@ class ProcessEpoch(PooledEpoch[W]):
         spec: the loader as the epoch sees it.
         pool: the workers, processes of this machine or actors on a Ray cluster.
         owner: ends persistent workers; if there is none, they end with the epoch.
+        task: what the workers were started with, which the pool needs for others in their place.
         deepens: whether more batches may be made ahead than ``prefetch_factor`` for each worker.
     """
 
@@ -50,9 +54,11 @@ class ProcessEpoch(PooledEpoch[W]):
         pool: WorkerPool[W],
         *,
         owner: PoolOwner | None,
+        task: WorkerTask | None = None,
         deepens: bool = False,
     ) -> None:
         super().__init__(spec, pool, owner)
+        self._task = task
         cursor = spec.cursor
         self._is_stream = isinstance(spec.dataset, IterableDataset)
         self._num_delivered = 0

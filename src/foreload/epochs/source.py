@@ -121,6 +121,12 @@ class EpochSource(LoaderOrder[T_co]):
         if self._is_left_to_torch:
             return super()._get_iterator()
         with self._turn.lock:
+            self._crew.leave_pool()  # as in torch, others are started, with a copy of what the dataset is now
+            self._open.base_seed = None
+            return self._open_next()
+
+    def _open_next(self) -> Epoch:
+        with self._turn.lock:
             self._turn.begin_epoch()
             watch = self.recorder.begin()
             try:
@@ -174,10 +180,7 @@ class EpochSource(LoaderOrder[T_co]):
         return open_epoch(spec, self._crew, crew, buffers)
 
     def choose_workers(self) -> None:
-        """Choose the kind and number of workers now, as far as they are left to the loader.
-
-        Otherwise the first epoch does that. Loading is measured without the cache.
-        """
+        """Choose the workers now, if that is left to the loader, not in the first epoch; the cache is not used."""
         self._choose_workers(self._crew_spec(self._view))
 
     def _choose_workers(self, crew: CrewSpec) -> None:

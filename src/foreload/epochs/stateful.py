@@ -67,7 +67,7 @@ class StatefulSource(EpochSource[T_co]):
         if self._place is not None and self._place.state is not None:
             return dict(self._place.state)
         if self._cursor is None and (isinstance(self.dataset, IterableDataset) or has_state(self.dataset)):
-            self._begun = self._get_iterator()  # only workers know the state with which they begin
+            self._begun = self._next_epoch()  # only workers know the state with which they begin
         return self._state()
 
     def _state(self) -> dict[str, Any]:
@@ -110,6 +110,11 @@ class StatefulSource(EpochSource[T_co]):
             set_epoch = optional(self.dataset, "set_epoch")
             if set_epoch is not None and not resumption.state["finished"]:
                 set_epoch(epoch)  # a map-style dataset may choose its samples by epoch
+
+    def _next_epoch(self) -> Any:
+        """Begin the next epoch, with the workers of the one before if they persist."""
+        goes_on = self.persistent_workers and self.__dict__.get("_iterator") is not None
+        return self._open_next() if goes_on else self._get_iterator()
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         sampler = item_sampler(index_sampler(self))

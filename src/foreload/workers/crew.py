@@ -85,6 +85,7 @@ class Crew:
         self._retuner: Retuner | None = None
         self.pool: ThreadPool | WorkerPool[Any] | None = None
         self._owner: PoolOwner | None = None
+        self._pool_task: WorkerTask | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, for persistent threads
         self.held: Any = None
         self._stood_down: tuple[Choice, int] | None = None  # the choice that counts again after some epochs
@@ -221,8 +222,8 @@ class Crew:
 
     def process_pool(
         self, spec: CrewSpec, seed: int, held: CopyWatch | None = None
-    ) -> tuple[ProcessPool, PoolOwner | None]:
-        """Return the processes for an epoch, new or persistent, and the owner that ends persistent ones.
+    ) -> tuple[ProcessPool, PoolOwner | None, WorkerTask | None]:
+        """Return the processes for an epoch, the owner that ends them if they persist, and their task.
 
         Args:
             spec: the loader's needs.
@@ -235,8 +236,9 @@ class Crew:
             task = replace(_task(spec, seed), held=held)
             pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
             self._keep(spec, pool)
-            return pool, self._owner
-        return self.pool, self._owner
+            self._pool_task = None if self._owner is None else task
+            return pool, self._owner, task
+        return self.pool, self._owner, self._pool_task
 
     def ray_pool(self, spec: CrewSpec, seed: int) -> tuple[RayPool, PoolOwner | None]:
         """Return the actors for an epoch, new or persistent, and the owner that ends persistent ones."""
@@ -301,7 +303,11 @@ class Crew:
         """End persistent workers."""
         if self._owner is not None:
             self._owner.close()
-        self.pool = self._owner = self._copies = self.held = None
+        self.leave_pool()
+
+    def leave_pool(self) -> None:
+        """Leave persistent workers to the epochs that have them, and start others for the next one."""
+        self.pool = self._owner = self._pool_task = self._copies = self.held = None
 
 
 def _task(spec: CrewSpec, seed: int) -> WorkerTask:

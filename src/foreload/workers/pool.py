@@ -49,6 +49,20 @@ class Worker(ABC):
     def skip_to(self, number: int) -> None:
         """Let the worker skip the jobs before this one."""
 
+    def leave_jobs(self, number: int, *, skip: bool) -> None:
+        """Leave the jobs before this one unanswered.
+
+        Args:
+            number: the first job that still counts.
+            skip: whether the worker need not do those that it has not begun. How many those are is a matter of
+                time: if samples draw random numbers, or change the worker's copy of the dataset, later ones would
+                be others each time. Torch's workers do all that they were given.
+        """
+        if skip:
+            self.skip_to(number)
+        else:
+            self.asked.clear()
+
     @abstractmethod
     def end(self) -> Any:
         """Make sure that the worker has ended, and return its process."""

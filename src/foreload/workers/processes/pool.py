@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import sys
 import time
+import weakref
 from typing import Any
 
 from foreload.batch.generators.keyed import KeyedGenerators
@@ -22,14 +23,15 @@ class ProcessPool(WorkerPool[ProcessWorker]):
     """Worker processes, and the wait for their answers.
 
     Args:
-        task: the arguments that they are started with.
+        task: the arguments that they are started with. Whoever uses the pool must hold them: the pool is held too
+            by what ends it, and would keep a loader alive that its dataset or ``collate_fn`` refers to.
         context: the context of ``multiprocessing``.
         spans: where they record spans.
     """
 
     def __init__(self, task: WorkerTask, context: Any, spans: Spans) -> None:
         super().__init__(spans)
-        self._task = task
+        self._task = weakref.ref(task)
         self._context = context
         self._alarm = Alarm()
         try:
@@ -37,16 +39,16 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 _prepare_forks(is_keyed=task.spec.is_keyed)
             before = time.thread_time()
             for number in range(task.count):
-                self.workers.append(self._start(number))
+                self.workers.append(self._start(number, task))
             spans.add_started(time.thread_time() - before)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, number: int) -> ProcessWorker:
+    def _start(self, number: int, task: WorkerTask) -> ProcessWorker:
         (lane,) = self._spans.take("process")
         try:
-            return ProcessWorker(number, self._task, self._context, self._spans, lane)
+            return ProcessWorker(number, task, self._context, self._spans, lane)
         except BaseException:
             self._spans.give_back([lane])
             raise
@@ -55,7 +57,9 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         """Start another process in the place of one that is gone; it has no epoch and no jobs yet."""
         worker.end()
         worker.close()
-        other = ProcessWorker(worker.number, self._task, self._context, self._spans, worker.lane)
+        task = self._task()
+        assert task is not None
+        other = ProcessWorker(worker.number, task, self._context, self._spans, worker.lane)
         self.workers[worker.number] = other
         return other
 

@@ -114,6 +114,10 @@ class RayWorker(Worker):
         self.asked.pop(number, None)
         self._open.pop(number, None)
 
+    def leave_jobs(self, number: int, *, skip: bool) -> None:
+        """Let the actor skip them in any case: another one might be in its place."""
+        self.skip_to(number)
+
     def skip_to(self, number: int) -> None:
         """Let the actor skip the jobs before this one, as far as it has not begun with them."""
         import ray
