@@ -31,7 +31,7 @@ run_parts() {
     running+=($!)
     for folder in $part; do ignored+=("--ignore=$folder"); done
   done
-  run -n "$((3 * $(nproc) / 2))" "${ignored[@]}" "$@" || status=$?
+  run -n "$(nproc)" "${ignored[@]}" "$@" || status=$?
   for part in "${!running[@]}"; do
     wait "${running[part]}" || status=$?
     cat "$logs/$part"

@@ -139,14 +139,18 @@ def test_a_dataset_that_draws_from_the_global_generator_leaves_the_order_torchs(
     assert orders[0] == orders[1]
 
 
-def test_an_own_sampler_is_asked_once_per_epoch() -> None:
-    sampler = Skipping()
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_own_sampler_is_asked_as_often_as_by_torch(count: int) -> None:
+    samplers = Skipping(), Skipping()
+    stock = TorchDataLoader(Varied(), batch_size=None, sampler=samplers[0], num_workers=count)
     loader = fl.DataLoader(
-        Varied(), batch_size=None, sampler=sampler, num_workers=2, workers="threads", cache="1MiB"
+        Varied(), batch_size=None, sampler=samplers[1], num_workers=count, workers="threads", cache="1MiB"
     )
-    for epoch in range(1, 4):
-        list(loader)
-        assert sampler.asked == epoch
+    for _ in range(3):
+        for batches in (stock, loader):
+            for _ in batches:
+                pass
+        assert samplers[0].asked == samplers[1].asked
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_file_that_is_cut_between_scans_is_an_error(kind: str, tmp_path: Path)
             crop(data[:cut], tmp_path / "one.jpg", CROPS[0], 1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("keep", ["auto", "encoded"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_damaged_files_are_the_same_from_the_cache(keep: Any, workers: int, tmp_path: Path) -> None:

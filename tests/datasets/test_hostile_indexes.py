@@ -133,6 +133,7 @@ def test_an_index_with_other_bytes_never_gives_other_samples(shard: Path, seed: 
         assert samples_of(shard) == good
 
 
+@pytest.mark.slow
 def test_an_index_that_unpacks_to_gigabytes_is_not_unpacked(shard: Path) -> None:
     good, arrays = samples_of(shard), arrays_of(shard)
     file = io.BytesIO()

@@ -89,7 +89,7 @@ def test_the_least_recently_used_image_is_evicted(tmp_path: Path, name: str, siz
     assert (counts["hits"], counts["misses"]) == (oracle.hits, oracle.misses)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", [LoadingMode.LAZY, LoadingMode.CACHED])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_no_more_images_are_kept_than_asked_for(tmp_path: Path, mode: LoadingMode, workers: Any) -> None:

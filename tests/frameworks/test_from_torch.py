@@ -82,6 +82,7 @@ def test_torchdatas_loader_stays_derived_from_torchs() -> None:
         assert [batch.tolist() for batch in stateful(range(3), 2)] == [[0, 1], [2]]
 
 
+@pytest.mark.slow
 def test_torchs_loader_is_still_known_where_ours_has_taken_its_name() -> None:
     program = """
 import torch.utils.data

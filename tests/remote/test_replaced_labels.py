@@ -86,6 +86,7 @@ def test_a_relabelled_shard_in_a_tar_dataset(shard: Path, serve: Any, tmp_path: 
     assert dataset.shards.labels.tolist() == [(number + 1) % 7 for number in range(60)]
 
 
+@pytest.mark.sampled(1)
 def test_a_kept_index_of_a_server_without_validators(shard: Path, serve: Any, tmp_path: Path) -> None:
     """Where tags do not tell versions apart, an index is kept for another shard."""
     folder = tmp_path / "served"

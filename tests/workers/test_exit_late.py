@@ -47,7 +47,7 @@ def printed(dataset: str, arguments: str, loads: str, before: str = "") -> str:
     return ended.stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("loads", ["make()", "loader"])
 @pytest.mark.parametrize(
     ("dataset", "arguments", "expected"),

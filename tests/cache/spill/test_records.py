@@ -129,7 +129,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_samples_are_loaded_anew_with_one_warning(filled: Path, change: str) -> None:
     path = filled / "00000.spill"
