@@ -45,7 +45,7 @@ def lru(accesses: list[int], capacity: int) -> int:
     return loads
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 @pytest.mark.parametrize("batch_size", [1, 10, 37])
 @pytest.mark.parametrize("workers", [0, 3])
@@ -89,6 +89,7 @@ class Waiting(Base):
         return self.make(index)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("workers", "batch_size"),
     [

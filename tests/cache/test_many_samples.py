@@ -77,7 +77,7 @@ def test_memory_does_not_grow_with_the_dataset(shuffle: bool, workers: int) -> N
     loader.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("budget", [20_000, 200_000])
 @pytest.mark.parametrize(("workers", "kind"), [(0, "auto"), (2, "threads"), (2, "processes")])
 def test_batches_and_hits_are_the_same(
@@ -116,6 +116,7 @@ def test_batches_and_hits_are_the_same(
     assert other_counts["hits"] >= 3 * 0.9 * min(counts["samples"], other_counts["samples"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hashed")
 def test_the_same_samples_stay_in_every_epoch() -> None:
     dataset = Varied(SIZE)
@@ -147,6 +148,7 @@ def test_a_subset_is_looked_up_in_the_whole() -> None:
     assert cache.stats()["hits"] == len(dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hashed")
 def test_orders_with_repeats_and_folders_keep_the_bookkeeping_of_all(tmp_path: Path) -> None:
     for arguments in (
@@ -198,7 +200,7 @@ def cached(rank: int, ranks: int, **options: Any) -> tuple[list[Any], list[int],
     return batches, np.diff(hits).tolist(), loader
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options", [{"policy": "lru"}, {"policy": "opt"}, {"policy": "fixed"}, {"route": True}], ids=str
 )

@@ -51,7 +51,7 @@ def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kin
     assert is_best(dataset, accesses)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
@@ -97,7 +97,7 @@ def test_the_loader_may_draw_its_base_seeds_from_the_same_generator(kind: str, w
     assert is_best(dataset, accesses)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch_size", [16, 64, 150, None])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_of_any_size_whole_or_not(workers: int, batch_size: int | None) -> None:
@@ -113,6 +113,7 @@ def test_batches_of_any_size_whole_or_not(workers: int, batch_size: int | None) 
         assert is_best(dataset, accesses)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_that_are_left_early(workers: int) -> None:
     generator = torch.Generator().manual_seed(5)

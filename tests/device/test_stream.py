@@ -134,7 +134,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("switches", [False, True])
 def test_numbers_are_right_whatever_cuda_does_first(make: Any, pinned: bool, switches: bool) -> None:

@@ -30,6 +30,7 @@ class Together(Part):
 shares = st.lists(st.integers(1, 300) | st.integers(1, 9), min_size=1, max_size=7)
 
 
+@pytest.mark.slow
 @given(shares=shares, seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**33))
 def test_every_prefix_has_its_proportions(shares: list[int], seed: int, epoch: int) -> None:
     mixed = fl.Mixture([range(3 + i) for i in range(len(shares))], shares, num_samples=1500)

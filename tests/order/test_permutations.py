@@ -50,6 +50,7 @@ def test_the_longest_permutation_is_torchs() -> None:
     assert at == size
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("begin", [{}, {"batch_size": 7}, {"batch_size": 1000, "drop_last": True}])
 def test_shuffled_loaders_give_torchs_batches_and_leave_its_generator_alike(begin: dict[str, Any]) -> None:
     found = []

@@ -306,6 +306,7 @@ def test_interrupted_commands_leave_no_bar(tmp_path: Path) -> None:
     assert there.written.rfind(b"\x1b[?25h") > there.written.rfind(b"\x1b[?25l")  # the cursor is back
 
 
+@pytest.mark.slow
 def test_in_a_notebook_the_bar_is_below_the_cell_and_goes(tmp_path: Path) -> None:
     pytest.importorskip("ipykernel")
     client = pytest.importorskip("jupyter_client")

@@ -52,6 +52,7 @@ def numbers(batches: Any) -> list[int]:
     return [number for batch in batches for number in batch["number"].tolist()]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_batches_stay_the_same_whoever_makes_them(dataset: fl.ParquetDataset, seed: int) -> None:
     draw = random.Random(seed)

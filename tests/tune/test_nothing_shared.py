@@ -111,7 +111,7 @@ SOURCES: dict[str, Callable[[Path], Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_measuring_takes_nothing(source: str, tmp_path: Path) -> None:
     found = []
@@ -168,7 +168,7 @@ MEMORY: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("memory", MEMORY)
 def test_measuring_writes_to_no_shared_memory(memory: str, tmp_path: Path) -> None:
     found = []

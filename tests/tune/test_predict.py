@@ -237,6 +237,7 @@ def test_a_loop_that_keeps_the_lock_does_not_keep_it_from_processes() -> None:
     assert Costs.of({**seen, "lock": None}).holding == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("workers", [0, 2, 8])
 @pytest.mark.parametrize("kind", ["threads", "processes"])

@@ -104,6 +104,7 @@ def test_only_what_can_help_is_considered(held: float, cpu: float, waited: float
     assert all(other.threads <= 4 for other in tuner._others(tuner.setting, 8, stats, copies=1))
 
 
+@pytest.mark.slow
 def test_batches_of_python_that_holds_the_lock_stay_the_same() -> None:
     loader = tuned(dataset=Locked(), batch_size=16)
     plain = tuned(dataset=Locked(), batch_size=16, num_workers=0)

@@ -68,7 +68,7 @@ def test_a_late_function_loads_what_any_other_does(
     assert printed(dataset, arguments, loads, "list(loader)") == expected
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["workers='threads', num_workers=2", "workers='threads', num_workers=1"])
 def test_threads_with_parts_of_a_stream_are_refused(arguments: str) -> None:
     said = printed("Stream()", arguments, "loader")
