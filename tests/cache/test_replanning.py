@@ -51,7 +51,7 @@ def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kin
     assert is_best(dataset, accesses)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
@@ -113,7 +113,7 @@ def test_batches_of_any_size_whole_or_not(workers: int, batch_size: int | None) 
         assert is_best(dataset, accesses)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_that_are_left_early(workers: int) -> None:
     generator = torch.Generator().manual_seed(5)
