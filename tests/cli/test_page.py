@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt install chromium"),
     pytest.mark.xdist_group("browser"),
+    pytest.mark.timeout(1200),  # of all that a test waits for
 ]
 
 PATIENCE = 120_000  # milliseconds
@@ -216,7 +217,7 @@ def test_runs_are_drawn_over_each_other(browser: Any, address: str, ended: None)
         assert boxes.count() == 2
         assert "ended" in page.locator("#runs-list label", has_text="<u>val</u>").inner_text()
         for plot in ("#compare-throughput", "#compare-waiting"):
-            page.locator(plot).scroll_into_view_if_needed()
+            page.locator(plot).evaluate("plot => plot.scrollIntoView()")
             sync_api.expect(page.locator(f"{plot} .scatterlayer .trace")).to_have_count(2)
         # In grey, the dashes tell them apart.
         runs = page.locator("#compare-throughput .scatterlayer .trace").all()
@@ -282,7 +283,7 @@ def test_a_benchmark_is_started_and_its_plots_are_shown(browser: Any, address: s
         page.locator("#outcome").wait_for(timeout=LONG_PATIENCE)  # the end of the benchmark, or why it failed
         assert "times what stock torch" in page.locator("#outcome").inner_text()
         for plot in ("#speed", "#first"):  # drawn as soon as it is in view
-            page.locator(plot).scroll_into_view_if_needed()
+            page.locator(plot).evaluate("plot => plot.scrollIntoView()")
             page.locator(f"{plot} .main-svg").first.wait_for(state="attached")
         assert page.locator("#table tbody tr").count() >= 2
         assert page.evaluate("document.documentElement.scrollWidth") == 390

@@ -15,7 +15,6 @@ from tests.ray.parts import Drawn, plain, running_cluster
 ray = pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(150),
     pytest.mark.filterwarnings("ignore"),
 ]
 
