@@ -113,7 +113,7 @@ def python(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: str = "",
-    timeout: float = 170,
+    timeout: float = 500,
     finalize: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a :class:`Program` to its end.

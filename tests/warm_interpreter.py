@@ -59,6 +59,8 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
                     os.close(stream)
                 request: dict[str, Any] = json.loads(text)
                 return request
+            with suppress(PermissionError, ProcessLookupError):
+                os.setpgid(process, process)  # before anybody can signal the group; the fork does it too
             for stream in streams:
                 os.close(stream)
             asker = socket.socket(fileno=answers)
