@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,8 +14,6 @@ from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
-
-from foreload.workers.start.template import template_process_id
 
 _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -61,7 +60,9 @@ lasting: set[int] = set()
 
 def _shared_servers() -> set[int]:
     servers: list[Any] = [forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid]  # type: ignore[attr-defined]
-    servers.append(template_process_id())
+    # (pytest-xdist's own process, which runs no test, need not import torch.)
+    if template := sys.modules.get("foreload.workers.start.template"):
+        servers.append(template.template_process_id())
     return lasting | {pid for pid in servers if pid is not None}
 
 
