@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from multiprocessing import util
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,22 +39,36 @@ leftovers.adopt_orphans()
 multiprocessing.set_forkserver_preload(["torch", "foreload", "pytest", "hypothesis", "numpy"])
 
 
+def values_of(item: pytest.Item) -> set[tuple[str, tuple[int, ...]]]:
+    """Return what tells a case of a test from its other cases: the values of its parameters, by identity."""
+    parameters = dict(getattr(item, "callspec", SimpleNamespace(params={})).params)
+    found = set()
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0] if isinstance(mark.args[0], str) else ",".join(mark.args[0])
+        together = tuple(id(parameters.pop(name.strip(), None)) for name in names.split(","))
+        found.add((names, together))
+    return found | {(name, (id(value),)) for name, value in parameters.items()}
+
+
 @pytest.hookimpl(tryfirst=True)  # before slow tests are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave all but some cases of tests marked as ``sampled`` to the slow tests."""
+    """Leave to the slow tests the cases that show no new value of a parameter, or all but so many as ``sampled``."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+        if not item.get_closest_marker("slow"):
             groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in groups.values():
-        seen: set[str] = set()
-        (number,) = cases[0].get_closest_marker("sampled").args  # type: ignore[union-attr]
-        for _ in range(min(number, len(cases))):
-            # The next is the one with the most values of parameters that none before it had.
-            values = [set(item.nodeid.partition("[")[2].rstrip("]").split("-")) for item in cases]
-            best = max(range(len(cases)), key=lambda case: len(values[case] - seen))
-            seen |= values[best]
-            del cases[best]
+        values = {item: values_of(item) for item in cases}
+        sampled = cases[0].get_closest_marker("sampled")
+        most = sampled.args[0] if sampled else len(cases)
+        unseen = set().union(*values.values())
+        for _ in range(min(most, len(cases))):
+            # The next is the one with the most values that none before it had.
+            best = max(cases, key=lambda item: len(values[item] & unseen))
+            unseen -= values[best]
+            cases.remove(best)
+            if not unseen and not sampled:
+                break
         for item in cases:
             item.add_marker("slow")
 

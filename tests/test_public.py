@@ -106,6 +106,7 @@ def test_unknown_names_are_attribute_errors_as_of_any_module() -> None:
         exec("from foreload import KeyedSampler")
 
 
+@pytest.mark.slow
 def test_names_imported_on_first_use_are_the_classes_themselves() -> None:
     script = (
         "import foreload, pickle; from foreload import *; from foreload import LRUCache as there; "

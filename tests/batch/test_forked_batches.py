@@ -76,6 +76,7 @@ def test_a_forked_child_keeps_the_batch_that_it_was_forked_with(
     loader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_children_of_every_step_keep_their_batches(kind: str, gate: tuple[int, int]) -> None:
     loader = fl.DataLoader(Filled(), batch_size=4, **KINDS[kind])

@@ -38,6 +38,7 @@ def test_samples_are_right(workers: str) -> None:
     loader.close()
 
 
+@pytest.mark.slow
 def test_two_threads_reach_what_one_reaches() -> None:
     hits = []
     for workers in (1, 2, 4):

@@ -179,6 +179,7 @@ def test_every_kind_of_loader_is_counted(start: str, tmp_path: Path) -> None:
         assert (each.spans["end"] >= each.spans["begin"]).all()
 
 
+@pytest.mark.slow
 def test_images_and_transforms_are_told_apart(photos: Path, tmp_path: Path) -> None:
     text = """
 from pathlib import Path

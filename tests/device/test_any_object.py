@@ -45,6 +45,7 @@ class Movable(Private):
         return self
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("wrap", "unwrap"),
     [

@@ -113,6 +113,7 @@ def test_batches_that_are_copied_ahead_are_not_over() -> None:
         assert counts == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_it_can_be_asked_from_another_thread_at_any_time() -> None:
     loader: Any = fl.DataLoader(
         torch.utils.data.TensorDataset(torch.arange(20000)), batch_size=4, num_workers=2, workers="threads",

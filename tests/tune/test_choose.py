@@ -272,6 +272,7 @@ def test_what_samples_cost_in_batches_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert loader.stats()["workers"]["samples_per_second"]["none"] < 0.75 / 1e-4
 
 
+@pytest.mark.slow
 def test_large_samples_that_cost_little_are_not_handed_over_in_short_epochs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,7 +75,7 @@ def test_threads_with_parts_of_a_stream_are_refused(arguments: str) -> None:
     assert said.startswith("the interpreter exits, and has ended all threads")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["Numbers(60)", "Stream(60)"])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_an_epoch_whose_workers_have_ended_says_so(dataset: str, workers: str) -> None:
