@@ -52,7 +52,7 @@ def values_of(item: pytest.Item) -> set[tuple[str, tuple[int, ...]]]:
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the slow tests the cases that show no new value of a parameter, or all but so many as ``sampled``."""
+    """Leave to the slow tests the cases that show no new value of a parameter; fewer stay if ``sampled``."""
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
         if not item.get_closest_marker("slow"):
