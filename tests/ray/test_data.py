@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import doctest
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 import foreload as fl
-from tests.ray.parts import Drawn, here, on_ray, plain, running_cluster
+from tests.ray.parts import Drawn, here, on_ray, plain
 from tests.test_documents import blocks_of
 
 ray = pytest.importorskip("ray")
@@ -24,12 +23,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[Any]:
-    with running_cluster() as cluster:
-        yield cluster
 
 
 def test_a_loader_within_a_task_of_the_cluster() -> None:
@@ -108,7 +101,7 @@ def _train(config: dict[str, Any]) -> None:
     Path(config["folder"], f"{rank}-of-{world}").write_text(repr(indices))
 
 
-def test_within_ray_train_each_rank_has_its_share(cluster: Any, tmp_path: Path) -> None:
+def test_within_ray_train_each_rank_has_its_share(shared_cluster: Any, tmp_path: Path) -> None:
     train = pytest.importorskip("ray.train.torch")
     scaling = importlib.import_module("ray.train").ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.01})
     trainer = train.TorchTrainer(
@@ -117,11 +110,11 @@ def test_within_ray_train_each_rank_has_its_share(cluster: Any, tmp_path: Path) 
         scaling_config=scaling,
         run_config=importlib.import_module("ray.train").RunConfig(storage_path=str(tmp_path / "runs")),
     )
-    extra = cluster.add_node(num_cpus=1)
+    extra = shared_cluster.add_node(num_cpus=1)
     try:
         trainer.fit()
     finally:
-        cluster.remove_node(extra)
+        shared_cluster.remove_node(extra)
     parts = [eval((tmp_path / f"{rank}-of-2").read_text()) for rank in range(2)]
     assert [len(part) for part in parts] == [5, 5]
     assert sorted(i for part in parts for batch in part for i in batch) == [*range(40)]

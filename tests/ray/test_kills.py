@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import foreload as fl
-from tests.ray.parts import Counting, Drawn, Part, plain, running_cluster
+from tests.ray.parts import Counting, Drawn, Part, plain
 
 ray = pytest.importorskip("ray")
 
@@ -23,12 +22,6 @@ pytestmark = [
 ]
 
 ALWAYS: Any = {"batch_size": 4, "shuffle": True, "seed": 7}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[Any]:
-    with running_cluster() as cluster:
-        yield cluster
 
 
 def kill(epoch: Any, numbers: Any) -> int:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import foreload as fl
-from tests.ray.parts import Counting, Drawn, Part, Touched, here, on_ray, pids, plain, running_cluster
+from tests.ray.parts import Counting, Drawn, Part, Touched, here, on_ray, pids, plain
 
 ray = pytest.importorskip("ray")
 
@@ -22,12 +22,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[Any]:
-    with running_cluster() as cluster:
-        yield cluster
 
 
 def test_batches_are_those_of_the_calling_thread() -> None:
