@@ -106,7 +106,8 @@ _NUMPY_DTYPES = {torch.from_numpy(np.empty(0, kind)).dtype: np.dtype(kind) for k
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     known = _NUMPY_DTYPES.get(dtype)
     if known is None:
-        return torch.frombuffer(memory, dtype=dtype).view(shape)
+        storage: Any = torch.frombuffer(memory, dtype=dtype).untyped_storage()
+        return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape)  # a view of no other
     # Faster in worker threads, where code in Python is called for most functions of torch, but not for this one.
     return torch.from_numpy(np.frombuffer(memory, known).reshape(shape))
 
