@@ -303,8 +303,8 @@ def _tensor_over(
 
     It is a view of no other tensor: torch refuses some operations in place on those, ``detach_()`` for one.
     """
-    storage: Any = torch.from_numpy(memory).untyped_storage()
-    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape)
+    storage = torch.from_numpy(memory).untyped_storage()
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape)  # type: ignore[call-overload,no-any-return]
 
 
 def _allocate(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
