@@ -226,7 +226,9 @@ def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:
     span = 1 + sum((side - 1) * step for side, step in zip(tensor.shape, tensor.stride(), strict=True))
     if span > 8 * tensor.numel() and span * tensor.element_size() > 1 << 20:
         return tensor.clone()  # nearly all would be gaps
-    return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+    storage = tensor.as_strided((span,), (1,)).clone().untyped_storage()
+    fresh = torch.empty(0, dtype=tensor.dtype, device=tensor.device)  # which is no view, whatever the original is
+    return fresh.set_(storage, 0, tensor.shape, tensor.stride())
 
 
 def tensors(batch: Any, *, of_any_object: bool = False) -> Iterator[torch.Tensor]:

@@ -112,7 +112,7 @@ class Buffers:
         size = count * dtype.itemsize
         if size == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
-        return torch.from_numpy(self.take_bytes(size)).view(dtype).view(shape)
+        return _tensor_over(self.take_bytes(size), shape, dtype)
 
     def take_bytes(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Lend ``size`` bytes."""
@@ -228,7 +228,7 @@ class WorkerMemory(Buffers):
         file = self._find(size) if size >= _MIN_FILE_BYTES and _leases_tell() else None
         if file is None:
             return new_shared_tensor(shape, dtype)
-        return torch.from_numpy(file).view(dtype).view(shape)
+        return _tensor_over(file, shape, dtype)
 
     def _find(self, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]] | None:
         with self._lock:
@@ -294,6 +294,17 @@ def _has_leases() -> bool:
 
 def _open_again(file: int) -> int:
     return os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+
+
+def _tensor_over(
+    memory: np.ndarray[Any, np.dtype[np.uint8]], shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Return a contiguous tensor over memory.
+
+    It is a view of no other tensor: torch refuses some operations in place on those, ``detach_()`` for one.
+    """
+    storage = torch.from_numpy(memory).untyped_storage()
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape)  # type: ignore[call-overload,no-any-return]
 
 
 def _allocate(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -106,7 +106,9 @@ _NUMPY_DTYPES = {torch.from_numpy(np.empty(0, kind)).dtype: np.dtype(kind) for k
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     known = _NUMPY_DTYPES.get(dtype)
     if known is None:
-        return torch.frombuffer(memory, dtype=dtype).view(shape)
+        storage = torch.frombuffer(memory, dtype=dtype).untyped_storage()
+        fresh = torch.empty(0, dtype=dtype, device="cpu")  # which is a view of no other tensor
+        return fresh.set_(storage, 0, shape)  # type: ignore[call-overload,no-any-return]
     # Faster in worker threads, where code in Python is called for most functions of torch, but not for this one.
     return torch.from_numpy(np.frombuffer(memory, known).reshape(shape))
 
