@@ -232,8 +232,11 @@ class Rows:
         labels = [f"data[{label!r}]" for label in self.names or range(len(fields))]
         shown = ["data"] if self.single else labels
         self.fields = [as_tensor(label, field) for label, field in zip(shown, fields, strict=True)]
-        lengths = [len(field) if field.ndim else -1 for field in self.fields]
-        if min(lengths) < 0 or len(set(lengths)) != 1:
+        for label, field in zip(shown, self.fields, strict=True):
+            if field.ndim == 0:
+                raise ValueError(f"{label} is a scalar; give a tensor with one row per sample")
+        lengths = [len(field) for field in self.fields]
+        if len(set(lengths)) != 1:
             raise ValueError(f"the tensors in data must have one row per sample each; their lengths are {lengths}")
         self.count = lengths[0]
         self._files: list[_MappedFile | None] = [None] * len(fields)
