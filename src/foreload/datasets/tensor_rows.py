@@ -208,7 +208,7 @@ def row_bytes(tensor: torch.Tensor) -> int:
 
 
 class Rows:
-    """Tensors of equal length, and the form of their samples: a tensor, a tuple or a dict of rows.
+    """Tensors of equal length, and the form of their samples: a tensor, a (named) tuple or a dict of rows.
 
     Attributes:
         fields: the tensors.
@@ -219,6 +219,7 @@ class Rows:
     def __init__(self, data: Any) -> None:
         self.names: list[str] | None = None
         self.single = False
+        self._named: Any = type(data) if hasattr(data, "_fields") else None
         if isinstance(data, Mapping):
             self.names = list(data)
             fields = list(data.values())
@@ -273,6 +274,8 @@ class Rows:
             return fields[0]
         if self.names is not None:
             return dict(zip(self.names, fields, strict=True))
+        if self._named is not None:
+            return self._named(*fields)
         return list(fields) if batch else tuple(fields)
 
     def are_of(self, tensors: Sequence[torch.Tensor]) -> bool:
