@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import pickle
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 
@@ -53,3 +56,23 @@ class _Broken:
         if index == 1:
             raise ValueError("no number")
         return index
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_named_tuples_stay_named(batch_size: int) -> None:
+    points: Any = [Point(torch.ones(2) * i, i) for i in range(4)]
+    expected = [(batch.x.tolist(), batch.y.tolist()) for batch in TorchDataLoader(points, batch_size=batch_size)]
+    whole = fl.CachedDataset(Point(torch.stack([point.x for point in points]), torch.arange(4)))
+    for data in (fl.CachedDataset(points), whole):
+        for dataset in (data, pickle.loads(pickle.dumps(data)), copy.deepcopy(data)):
+            assert type(dataset[3]) is Point
+            assert dataset[3].y == 3
+        for loader in (TorchDataLoader, fl.DataLoader):
+            for workers in (0, 2):
+                batches = list(loader(data, batch_size=batch_size, num_workers=workers))
+                assert [(batch.x.tolist(), batch.y.tolist()) for batch in batches] == expected

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from foreload.cache.budget import Pressure
 from foreload.cache.store import SampleStore
 from foreload.checks import Indices
+from foreload.datasets.folders import absolute
 from foreload.datasets.stream import Streamable, runs_of
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
@@ -108,7 +109,8 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
             raise TypeError(f"data_path must be a str or a Path, got {type(data_path).__name__}")
         if not self._loads_data and not os.path.exists(data_path):
             raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
-        return Path(data_path)
+        # (What _load_data makes of it, nobody else knows.)
+        return Path(data_path if self._loads_data else absolute(data_path))
 
     @property
     def _loads_data(self) -> bool:

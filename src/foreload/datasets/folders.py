@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from foreload.checks import Array, first_beyond_int64
+from foreload.checks import Array, first_beyond_int64, known_length
 from foreload.record.progress import track
 
 __all__ = [
     "IMAGES",
     "Labels",
     "Listing",
+    "absolute",
+    "check_listable",
     "class_folders",
     "files_below",
     "is_special",
@@ -40,9 +42,31 @@ Labels = Sequence[int] | Sequence[str] | np.ndarray
 class Listing(NamedTuple):
     """Files with their targets."""
 
-    paths: list[str]
+    paths: list[str]  # absolute
     targets: np.ndarray  # int64, -1 for a file without a label
     classes: list[str]  # by target
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Return a path that leads to the same file wherever the process goes.
+
+    ``..`` stays, since it may come after a link.
+
+    >>> absolute("/data/../a.jpg"), absolute("a.jpg") == os.path.join(os.getcwd(), "a.jpg")
+    ('/data/../a.jpg', True)
+    """
+    text = os.fsdecode(path)
+    return text if os.path.isabs(text) else os.path.join(os.getcwd(), text)
+
+
+def check_listable(name: str, paths: Any) -> None:
+    """Raise TypeError for what can be iterated over, but is no list of paths."""
+    if isinstance(paths, (set, frozenset)):
+        raise TypeError(f"{name} is a set, which has no order for labels and indices; give sorted({name})")
+    if isinstance(paths, Mapping):
+        raise TypeError(f"{name} is a dict; give list({name}), and labels, if it holds them, as labels=")
+    if isinstance(paths, (bytes, bytearray)):
+        raise TypeError(f"{name} must be a str or a Path, got bytes; give os.fsdecode({name})")
 
 
 def list_files(
@@ -65,11 +89,11 @@ def list_files(
             list was given.
         TypeError: an argument is of another type.
     """
-    if not isinstance(data_path, (str, Path)):
+    if not isinstance(data_path, (str, os.PathLike)):
         return _from_list(data_path, labels)
-    root = Path(data_path)
     if not os.path.exists(data_path):  # Path("") would be the present folder
-        raise FileNotFoundError(f"data_path: there is no folder {str(data_path)!r}")
+        raise FileNotFoundError(f"data_path: there is no folder {os.fspath(data_path)!r}")
+    root = Path(absolute(data_path))
     if not root.is_dir():
         raise NotADirectoryError(f"data_path: {str(root)!r} is a file; give its folder, or a list of files")
     folders = class_folders(root)
@@ -99,10 +123,9 @@ def number_names(targets: Array) -> list[str]:
 
 
 def _from_list(data_path: Sequence[str | Path], labels: Labels | None) -> Listing:
-    if isinstance(data_path, (set, frozenset)):
-        raise TypeError("data_path is a set, which has no order for labels and indices; give sorted(data_path)")
+    check_listable("data_path", data_path)
     try:
-        paths = [os.fspath(path) for path in data_path]
+        paths = [absolute(path) for path in data_path]
     except TypeError as error:
         raise TypeError(
             f"data_path must be a folder (str or Path) or a list of files, got {type(data_path).__name__}: {error}"
@@ -245,7 +268,7 @@ def _identity(folder: str | Path) -> tuple[int, int]:
 def _labelled(paths: list[str], labels: Labels | None) -> Listing:
     if labels is None:
         return Listing(paths, np.full(len(paths), -1), [])
-    if not isinstance(labels, Sized):
+    if known_length(labels) is None:
         raise TypeError(f"labels must be a list or an array, one int or one str per file, got {labels!r:.80}")
     if len(labels) != len(paths):
         raise ValueError(f"labels has {len(labels)} entries for {len(paths)} files; give one per file")

@@ -21,7 +21,8 @@ def preload(dataset: Any) -> Any:
         Exception: a sample cannot be loaded, or makes no batch with the others; a note names it.
     """
     try:
-        if isinstance(dataset, (str, bytes)):  # a path, perhaps: not one sample per character
+        # A str is a path, perhaps: not one sample per character.
+        if isinstance(dataset, (str, bytes)) or not hasattr(dataset, "__getitem__"):
             raise TypeError
         count = len(dataset)
     except TypeError:

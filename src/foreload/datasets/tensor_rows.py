@@ -208,7 +208,7 @@ def row_bytes(tensor: torch.Tensor) -> int:
 
 
 class Rows:
-    """Tensors of equal length, and the form of their samples: a tensor, a tuple or a dict of rows.
+    """Tensors of equal length, and the form of their samples: a tensor, a (named) tuple or a dict of rows.
 
     Attributes:
         fields: the tensors.
@@ -219,6 +219,7 @@ class Rows:
     def __init__(self, data: Any) -> None:
         self.names: list[str] | None = None
         self.single = False
+        self._named: Any = type(data) if hasattr(data, "_fields") else None
         if isinstance(data, Mapping):
             self.names = list(data)
             fields = list(data.values())
@@ -232,8 +233,11 @@ class Rows:
         labels = [f"data[{label!r}]" for label in self.names or range(len(fields))]
         shown = ["data"] if self.single else labels
         self.fields = [as_tensor(label, field) for label, field in zip(shown, fields, strict=True)]
-        lengths = [len(field) if field.ndim else -1 for field in self.fields]
-        if min(lengths) < 0 or len(set(lengths)) != 1:
+        for label, field in zip(shown, self.fields, strict=True):
+            if field.ndim == 0:
+                raise ValueError(f"{label} is a scalar; give a tensor with one row per sample")
+        lengths = [len(field) for field in self.fields]
+        if len(set(lengths)) != 1:
             raise ValueError(f"the tensors in data must have one row per sample each; their lengths are {lengths}")
         self.count = lengths[0]
         self._files: list[_MappedFile | None] = [None] * len(fields)
@@ -270,6 +274,8 @@ class Rows:
             return fields[0]
         if self.names is not None:
             return dict(zip(self.names, fields, strict=True))
+        if self._named is not None:
+            return self._named(*fields)
         return list(fields) if batch else tuple(fields)
 
     def are_of(self, tensors: Sequence[torch.Tensor]) -> bool:

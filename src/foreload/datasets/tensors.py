@@ -91,7 +91,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
     it through. Worker processes map the memory, they do not copy it.
 
     Args:
-        data: a tensor, an ndarray, a tuple or dict of them, all of one length; or a map-style dataset (a
+        data: a tensor, an ndarray, a (named) tuple or dict of them, all of one length; or a map-style dataset (a
             list of tuples or dicts is one), which is loaded as a whole (its samples must collate to tensors).
             Arrays of the other byte order are converted.
         pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available and it is no file's.
@@ -191,7 +191,7 @@ def _rows_of(dataset: TensorDataset) -> Rows:
         if (gone := owner()) is not None:
             _known.pop(gone, None)
 
-    rows = Rows(dataset.tensors)
+    rows = Rows(tuple(dataset.tensors))
     _known[dataset] = rows, [weakref.ref(tensor, forget) for tensor in dataset.tensors]
     return rows
 
@@ -303,7 +303,8 @@ def _contiguous(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {name: _contiguous(field) for name, field in data.items()}
     if isinstance(data, (tuple, list)):
-        return tuple(_contiguous(field) for field in data)
+        parts = tuple(_contiguous(field) for field in data)
+        return type(data)(*parts) if hasattr(data, "_fields") else parts
     return data
 
 

@@ -58,6 +58,10 @@ class PrefetchLoader:
         depth: int = 2,
         device_transform: DeviceTransform | None = None,
     ) -> None:
+        if isinstance(loader, (str, torch.device)):
+            raise TypeError(
+                f"loader must be a loader, got {loader!r}; it comes first: PrefetchLoader(loader, device)"
+            )
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
             raise TypeError(f"loader must be something to iterate over, got {type(loader).__name__}")
         self.loader = loader

@@ -239,9 +239,13 @@ def check_device(device: torch.device | str | int) -> torch.device:
     """Return a device by its name.
 
     Raises:
+        TypeError: it is no name of a device.
         RuntimeError: it is a GPU that does not exist.
     """
-    device = torch.device(device)
+    try:
+        device = torch.device(device)
+    except TypeError:
+        raise TypeError(f"device must be a str such as 'cuda', or a torch.device, got {device!r:.80}") from None
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():

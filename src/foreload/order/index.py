@@ -45,7 +45,10 @@ def as_indices(indices: Any) -> Indices:
     if isinstance(indices, torch.Tensor):
         indices = indices.numpy()
     elif not isinstance(indices, (np.ndarray, Sequence)):
-        indices = list(indices)
+        try:
+            indices = list(indices)
+        except TypeError:
+            raise TypeError(f"indices must be a flat list of ints, got {indices!r:.80}") from None
     rows = np.asarray(indices)
     if rows.size == 0:
         rows = rows.astype(np.int64)

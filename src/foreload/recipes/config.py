@@ -152,7 +152,9 @@ class DataLoaderConfig:
 
     @classmethod
     def _read(cls, source: str | Path, parse: Callable[[str], Any], language: str) -> Self:
-        is_file = isinstance(source, Path) or os.path.isfile(source)
+        if not isinstance(source, (str, os.PathLike)):
+            raise TypeError(f"source must be a path or {language} text, got {type(source).__name__}")
+        is_file = not isinstance(source, str) or os.path.isfile(source)
         where = repr(str(source)) if is_file else "the text"
         try:
             text = Path(source).read_text(encoding="utf-8") if is_file else str(source)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
+import numbers
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -14,7 +15,7 @@ from foreload.checks import Array, check_int
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["Jitter", "Size", "check_colors", "check_jitter", "rgb_array", "size_pair"]
+__all__ = ["Jitter", "Size", "check_colors", "check_flip", "check_jitter", "rgb_array", "size_pair"]
 
 Size = int | tuple[int, int]
 Jitter = tuple[float, float, float, float]
@@ -54,13 +55,7 @@ def check_jitter(jitter: Jitter | None) -> Jitter:
         ValueError: it makes no sense.
     """
     values = jitter or (0.0, 0.0, 0.0, 0.0)
-    if (
-        not isinstance(values, Sized)
-        or len(values) != 4
-        or not all(map(math.isfinite, values))
-        or min(values) < 0
-        or values[3] > 0.5
-    ):
+    if not _are_finite(values, 4) or min(values) < 0 or values[3] > 0.5:
         raise ValueError(
             "color_jitter must be (brightness, contrast, saturation, hue), finite, none negative and hue at most "
             f"0.5, got {jitter}"
@@ -70,8 +65,23 @@ def check_jitter(jitter: Jitter | None) -> Jitter:
 
 def check_colors(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     """Raise ValueError unless there are three numbers of each that images can be normalised with."""
-    if len(mean) != 3 or len(std) != 3 or not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
+    if not _are_finite(mean, 3) or not _are_finite(std, 3) or min(std) <= 0:
         raise ValueError(f"mean and std need three finite numbers each, std above 0, got {mean} and {std}")
+
+
+def check_flip(hflip: float) -> None:
+    """Raise TypeError or ValueError unless it is a probability."""
+    if not isinstance(hflip, numbers.Real):
+        raise TypeError(f"hflip must be a number from 0 to 1, got {hflip!r}")
+    if not 0 <= hflip <= 1:
+        raise ValueError(f"hflip is a probability, from 0 to 1, got {hflip}")
+
+
+def _are_finite(values: Any, count: int) -> bool:
+    try:
+        return len(values) == count and all(map(math.isfinite, values))
+    except TypeError:
+        return False
 
 
 def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:

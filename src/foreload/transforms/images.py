@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,8 +11,9 @@ import torch
 
 from foreload import _native
 from foreload._torch import draw_seed
+from foreload.checks import check_bool
 from foreload.normalize.normalize import IMAGENET_MEAN, IMAGENET_STD
-from foreload.transforms.arrays import Jitter, Size, check_colors, check_jitter, rgb_array, size_pair
+from foreload.transforms.arrays import Jitter, Size, check_colors, check_flip, check_jitter, rgb_array, size_pair
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -71,7 +73,7 @@ class ImageTransform:
         """Check the values, and make the native transform of them.
 
         Raises:
-            ValueError: a value makes no sense; the message names it.
+            ValueError, TypeError: a value makes no sense; the message names it.
         """
         object.__setattr__(self, "size", size_pair(self.size))
         if self.crop == "center" and self.shorter < max(self.size):
@@ -80,8 +82,9 @@ class ImageTransform:
             )
         _check_range("scale", self.scale, 1.0)
         _check_range("ratio", self.ratio, float("inf"))
-        if not 0 <= self.hflip <= 1:
-            raise ValueError(f"hflip is a probability, from 0 to 1, got {self.hflip}")
+        check_flip(self.hflip)
+        for name in ("normalize", "channels_last", "flip_on_device"):
+            check_bool(name, getattr(self, name))
         jitter = check_jitter(self.color_jitter)
         check_colors(self.mean, self.std)
         if self.mode not in ("exact", "fast"):
@@ -149,7 +152,8 @@ def _rebuild(arguments: dict[str, Any]) -> ImageTransform:
 
 
 def _check_range(name: str, values: tuple[float, float], most: float) -> None:
-    if len(values) != 2 or not 0 < values[0] <= values[1] <= most:
+    is_pair = isinstance(values, Sequence) and not isinstance(values, str) and len(values) == 2
+    if not is_pair or not 0 < values[0] <= values[1] <= most:
         raise ValueError(f"{name} must be (low, high) with 0 < low <= high <= {most}, got {values}")
 
 

@@ -10,9 +10,9 @@ import torch
 
 from foreload import _native
 from foreload._torch import draw_seed
-from foreload.checks import check_int
+from foreload.checks import check_bool, check_int
 from foreload.normalize.normalize import IMAGENET_MEAN, IMAGENET_STD
-from foreload.transforms.arrays import Jitter, Size, check_colors, check_jitter, rgb_array, size_pair
+from foreload.transforms.arrays import Jitter, Size, check_colors, check_flip, check_jitter, rgb_array, size_pair
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -63,8 +63,9 @@ class SmallImageTransform:
             object.__setattr__(self, name, check_int(name, getattr(self, name)))
         if not 0 <= self.padding < min(self.size):
             raise ValueError(f"padding must be from 0 to less than the crop of {self.size}, got {self.padding}")
-        if not 0 <= self.hflip <= 1:
-            raise ValueError(f"hflip is a probability, from 0 to 1, got {self.hflip}")
+        check_flip(self.hflip)
+        for name in ("normalize", "channels_last"):
+            check_bool(name, getattr(self, name))
         if not 0 <= self.cutout <= 2 * max(self.size):
             raise ValueError(f"cutout must be from 0 to twice the crop of {self.size}, got {self.cutout}")
         check_colors(self.mean, self.std)

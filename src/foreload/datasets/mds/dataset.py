@@ -19,6 +19,7 @@ from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import check_stamp, stamp
 from foreload.checks import Array, Indices, inherits
 from foreload.datasets.base import BaseDataset
+from foreload.datasets.folders import absolute, check_listable
 from foreload.datasets.mds.columns import Columns, Sample
 from foreload.datasets.mds.shards import INDEX, is_mds, make_there, paths_of, places_of, readers_of, verify
 from foreload.errors import DecodeError
@@ -280,7 +281,8 @@ def _list_folders(data_path: Any) -> list[str]:
     if isinstance(data_path, (str, os.PathLike)):
         if not os.path.isfile(os.path.join(data_path, INDEX)):
             raise FileNotFoundError(f"data_path: there is no {INDEX} in {os.fspath(data_path)!r}")
-        return [os.fspath(data_path)]
+        return [absolute(data_path)]
+    check_listable("data_path", data_path)
     if not isinstance(data_path, Iterable):
         raise TypeError(f"data_path must be a folder or a list of them, got {type(data_path).__name__}")
     folders = [folder for part in data_path for folder in _list_folders(part)]

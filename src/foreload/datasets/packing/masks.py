@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
+
+from foreload.checks import check_bool
 
 __all__ = ["attention_mask", "cu_seqlens"]
 
@@ -26,6 +31,8 @@ def attention_mask(document_ids: torch.Tensor, *, causal: bool = True) -> torch.
             [1, 1, 0],
             [0, 0, 1]], dtype=torch.int32)
     """
+    _check_ids(document_ids)
+    check_bool("causal", causal)
     same = document_ids[..., :, None] == document_ids[..., None, :]
     return same.tril() if causal else same
 
@@ -43,8 +50,21 @@ def cu_seqlens(document_ids: torch.Tensor) -> torch.Tensor:
     >>> cu_seqlens(torch.tensor([[0, 0, 1, -1], [2, 2, 2, 2]]))
     tensor([0, 2, 3, 4, 8], dtype=torch.int32)
     """
-    rows = document_ids.reshape(-1, document_ids.shape[-1])
+    _check_ids(document_ids)
+    rows = document_ids.reshape(math.prod(document_ids.shape[:-1]), document_ids.shape[-1])
     new = torch.ones_like(rows, dtype=torch.bool)
     new[:, 1:] = rows[:, 1:] != rows[:, :-1]
     begins = new.reshape(-1).nonzero().reshape(-1)
     return torch.cat([begins, begins.new_tensor([rows.numel()])]).to(torch.int32)
+
+
+def _check_ids(document_ids: Any) -> None:
+    if not isinstance(document_ids, torch.Tensor):
+        raise TypeError(
+            f"document_ids must be a tensor of ints, got {type(document_ids).__name__}; give "
+            "torch.as_tensor(document_ids)"
+        )
+    if document_ids.is_floating_point() or document_ids.is_complex():
+        raise TypeError(f"document_ids must be a tensor of ints, got {document_ids.dtype}")
+    if document_ids.ndim == 0:
+        raise ValueError("document_ids must be of length, or of rows x length; it is a scalar")

@@ -15,7 +15,7 @@ from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.folders import sorted_files
+from foreload.datasets.folders import absolute, check_listable, sorted_files
 from foreload.datasets.parquet.columns import collated, values_of, without_dictionary
 from foreload.datasets.parquet.file import load_pyarrow, open_parquet
 from foreload.datasets.parquet.group import KeptRows
@@ -86,7 +86,8 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         group_cache: SupportsIndex | str = "256MiB",
     ) -> None:
         if columns is not None:
-            if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+            is_list = isinstance(columns, Sequence) and not isinstance(columns, str)
+            if not is_list or not all(isinstance(name, str) for name in columns):
                 raise TypeError(f"columns must be a list of str, got {columns!r}")
             if not len(columns) or len(set(columns)) != len(columns):
                 raise ValueError(f"columns must be different names, at least one, got {list(columns)}")
@@ -317,9 +318,9 @@ def _take_rows(table: Any, rows: Indices) -> Any:
 def _list_files(data_path: Any) -> list[str]:
     """List the Parquet files at a path or list of paths."""
     if isinstance(data_path, (str, os.PathLike)):
-        path = Path(data_path)
-        if not path.exists():
-            raise FileNotFoundError(f"data_path: there is nothing at {str(path)!r}")
+        if not os.path.exists(data_path):  # Path("") would be the present folder
+            raise FileNotFoundError(f"data_path: there is nothing at {os.fspath(data_path)!r}")
+        path = Path(absolute(data_path))
         if not path.is_dir():
             return [str(path)]
         found = (os.path.relpath(file, path) for file in sorted_files(path, (".parquet",)))
@@ -327,6 +328,7 @@ def _list_files(data_path: Any) -> list[str]:
         if not listed:
             raise FileNotFoundError(f"data_path: there is no *.parquet in {str(path)!r}")
         return listed
+    check_listable("data_path", data_path)
     if not isinstance(data_path, Iterable):
         raise TypeError(f"data_path must be a file, a folder or a list of them, got {type(data_path).__name__}")
     listed = [file for part in data_path for file in _list_files(part)]

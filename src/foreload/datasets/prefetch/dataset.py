@@ -11,10 +11,10 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from foreload._torch import wrapper_kind
 from foreload.batch.generators.keyed import loading
-from foreload.checks import Indices, check_int, inherits
+from foreload.checks import Indices, check_bool, check_int, inherits
 from foreload.datasets.prefetch.read_ahead import ReadAhead, places
 from foreload.datasets.rows import gather_samples, is_in_memory
-from foreload.order.index import position_of
+from foreload.order.index import as_indices, position_of
 from foreload.protocol import EpochListener
 
 __all__ = ["AsyncPrefetchDataset"]
@@ -80,7 +80,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
             "_place": places.take(),
         }
         self.__dict__.update(own)  # the dataset may have attributes of these names
-        for reading in list(_reading(dataset)) if direct_io else []:
+        for reading in list(_reading(dataset)) if check_bool("direct_io", direct_io) else []:
             reading.direct_io = True
         self._reader = self._begin()
 
@@ -97,10 +97,11 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         """Set the order in which samples will be asked for; it replaces an earlier one.
 
         Nothing is loaded before the first of it is asked for.
+
+        Raises:
+            TypeError: ``indices`` are not all ints.
         """
-        if not isinstance(indices, (np.ndarray, Sequence)):
-            indices = list(indices)
-        self._here().look_ahead(np.asarray(indices, np.int64))
+        self._here().look_ahead(as_indices(indices))
 
     def close(self) -> None:
         """End the threads, and drop what they have loaded; the next request starts them again."""

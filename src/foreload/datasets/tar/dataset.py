@@ -17,7 +17,7 @@ from foreload.batch.assembly import note_sample
 from foreload.batch.failure import remaining_positions
 from foreload.batch.read import read_samples
 from foreload.cache.fingerprint import fingerprint_with
-from foreload.checks import Array, inherits
+from foreload.checks import Array, check_bool, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import number_names
@@ -239,7 +239,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         storage: dict[str, Any] | None = None,
         index_folder: str | Path | None = None,
     ) -> None:
-        self._direct_io = direct_io
+        self._direct_io = check_bool("direct_io", direct_io)
         self._remotely = (storage, index_folder)
         super().__init__(shards, transform, None, loading_mode)  # type: ignore[arg-type]
         self.direct_io = direct_io  # which warns if that is not possible

@@ -17,6 +17,7 @@ from contextlib import closing
 from typing import Any, BinaryIO, cast
 
 from foreload import _native
+from foreload.datasets.folders import absolute
 from foreload.datasets.tar.forward import Blocks, Forward
 from foreload.datasets.tar.info import Info
 from foreload.datasets.tar.remote import RemoteFile, list_below
@@ -59,8 +60,10 @@ def list_streams(shards: Any) -> list[Shard]:
                 f"shards: {text!r} is a command, and none is run; give a function that opens its output, such as "
                 "lambda: subprocess.Popen(command, stdout=subprocess.PIPE).stdout"
             )
+        if text == _STANDARD_INPUT:
+            return [text]
         if os.path.isdir(text):
-            found = tars_in(text, _SUFFIXES)
+            found = tars_in(absolute(text), _SUFFIXES)
             if not found:
                 raise FileNotFoundError(f"shards: no tar, compressed or not, in {text!r}")
             return list(found)

@@ -135,7 +135,7 @@ def pack(
 
 def _check_apart(source: str | Path | Sequence[str | Path], folder: str | Path) -> None:
     """Check that shards do not come among the files that the next run would pack."""
-    if isinstance(source, (str, Path)) and Path(folder).resolve().is_relative_to(Path(source).resolve()):
+    if isinstance(source, (str, os.PathLike)) and Path(folder).resolve().is_relative_to(Path(source).resolve()):
         raise ValueError(
             f"folder: {str(folder)!r} lies in {str(source)!r}, whose files are packed: the next time, that would "
             "include the shards; choose a folder outside it"

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from foreload.checks import Array, fits_int64
-from foreload.datasets.folders import is_special
+from foreload.datasets.folders import absolute, check_listable, is_special
 from foreload.datasets.tar.arrays import read_arrays
 from foreload.datasets.tar.info import Info
 from foreload.datasets.tar.patterns import expand
@@ -302,6 +302,7 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
     ['s3://bucket/train-08.tar', 's3://bucket/train-09.tar', 's3://bucket/train-10.tar']
     """
     if not isinstance(shards, (str, os.PathLike)):
+        check_listable("shards", shards)
         if not isinstance(shards, Sequence):
             raise TypeError(f"shards must be a path or a list of them, got {type(shards).__name__}")
         listed = [name for one in shards for name in list_shards(one)]
@@ -316,9 +317,16 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
             raise ValueError(f"{error}, in {text!r}") from None
         if names != [text]:
             return [name for one in names for name in list_shards(one)]
-    if is_remote(text) or not os.path.isdir(text):
+    if is_remote(text):
         return [text]
-    found = tars_in(text, (".tar",))
+    if not os.path.isdir(text):
+        if not os.path.exists(text) and any(wild in text for wild in "*?["):
+            raise FileNotFoundError(
+                f"shards: there is no file {text!r}; give sorted(glob.glob({text!r})), their folder, or "
+                "numbers as in 'train-{000..099}.tar'"
+            )
+        return [absolute(text)]
+    found = tars_in(absolute(text), (".tar",))
     if not found:
         raise FileNotFoundError(f"shards: no *.tar in {text!r}")
     return found
