@@ -86,12 +86,14 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         group_cache: SupportsIndex | str = "256MiB",
     ) -> None:
         if columns is not None:
-            is_list = isinstance(columns, Sequence) and not isinstance(columns, str)
-            if not is_list or not all(isinstance(name, str) for name in columns):
+            if isinstance(columns, str) or not isinstance(columns, Iterable):
                 raise TypeError(f"columns must be a list of str, got {columns!r}")
-            if not len(columns) or len(set(columns)) != len(columns):
-                raise ValueError(f"columns must be different names, at least one, got {list(columns)}")
-        self._wanted = None if columns is None else list(columns)
+            columns = list(columns)
+            if not all(isinstance(name, str) for name in columns):
+                raise TypeError(f"columns must be a list of str, got {columns!r}")
+            if not columns or len(set(columns)) != len(columns):
+                raise ValueError(f"columns must be different names, at least one, got {columns}")
+        self._wanted = columns
         self._room = parse_bytes(group_cache, name="group_cache")
         self._groups: RowGroups | None = None
         super().__init__(data_path, transform, None, loading_mode)  # type: ignore[arg-type]
