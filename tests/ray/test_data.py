@@ -20,7 +20,6 @@ ray = pytest.importorskip("ray")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),
 ]
 

@@ -14,7 +14,6 @@ pytest.importorskip("ray")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore"),
 ]
 

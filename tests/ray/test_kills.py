@@ -17,7 +17,7 @@ ray = pytest.importorskip("ray")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore"),
 ]
 
