@@ -15,6 +15,7 @@
 
 namespace {
 
+using foreload::Column;
 using foreload::Error;
 using foreload::ErrorKind;
 using foreload::LineFile;
@@ -148,10 +149,12 @@ void init_lines(LineFile* lines, const nb::bytes& path, const std::string& split
 nb::tuple get_state(const LineFile& lines) {
   const LineFile::File& file = *lines.file();
   const std::vector<uint32_t>& low = file.starts.low();
+  const Column column = lines.column().value_or(Column{});
   return nb::make_tuple(nb::bytes(file.path.data(), file.path.size()), name_of(file.split),
                         std::string(1, file.delimiter), file.stamp.size, file.stamp.modified,
                         nb::bytes(reinterpret_cast<const char*>(low.data()), low.size() * sizeof(uint32_t)),
-                        file.starts.carries(), lines.first(), lines.column());
+                        file.starts.carries(), lines.first(), lines.column().has_value(), column.position,
+                        column.count);
 }
 
 void set_state(LineFile& lines, const nb::tuple& state) {
@@ -165,8 +168,9 @@ void set_state(LineFile& lines, const nb::tuple& state) {
       {nb::cast<uint64_t>(state[3]), nb::cast<int64_t>(state[4])},
       LineStarts(std::move(low), nb::cast<std::vector<uint64_t>>(state[6])),
   });
-  new (&lines) LineFile(std::move(file), nb::cast<size_t>(state[7]),
-                        nb::cast<std::optional<size_t>>(state[8]), nullptr);
+  std::optional<Column> column;
+  if (nb::cast<bool>(state[8])) column = {nb::cast<size_t>(state[9]), nb::cast<size_t>(state[10])};
+  new (&lines) LineFile(std::move(file), nb::cast<size_t>(state[7]), column, nullptr);
 }
 
 std::shared_ptr<LineFile> keep(const LineFile& lines, uint64_t budget, int file) {
@@ -219,11 +223,12 @@ void bind_text(nb::module_& module) {
            "Find the samples; scanned(bytes) is called now and then with the number of bytes done.")
       .def(
           "part",
-          [](const LineFile& lines, size_t first, std::optional<size_t> column) {
-            return std::make_shared<LineFile>(lines.file(), lines.first() + first, column, lines.copy());
+          [](const LineFile& lines, size_t first, size_t column, std::optional<size_t> columns) {
+            return std::make_shared<LineFile>(lines.file(), lines.first() + first,
+                                              Column{column, columns.value_or(SIZE_MAX)}, lines.copy());
           },
-          nb::arg("first"), nb::arg("column").none(),
-          "Return a view: from sample `first` on, or one field of each record.")
+          nb::arg("first"), nb::arg("column"), nb::arg("columns").none(),
+          "Return a view from record `first` on: one field of each, of as many as the header has.")
       .def("keep", &keep, nb::arg("budget"), nb::arg("file") = -1,
            "Return a view of which the first bytes are kept in shared memory, of this process or an open "
            "file of "

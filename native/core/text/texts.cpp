@@ -154,7 +154,7 @@ LineFile::LineFile(const std::string& path, Split split, char delimiter, size_t 
   if (may_stay_open(own)) descriptor_.store(own.release(), std::memory_order_release);
 }
 
-LineFile::LineFile(std::shared_ptr<const File> file, size_t first, std::optional<size_t> column,
+LineFile::LineFile(std::shared_ptr<const File> file, size_t first, std::optional<Column> column,
                    std::shared_ptr<SharedCopy> copy)
     : file_(std::move(file)), first_(first), column_(column), copy_(std::move(copy)) {}
 
@@ -229,11 +229,19 @@ void LineFile::visit_one(size_t position, std::span<const uint8_t> bytes, const 
   if (!column_) return visit(position, bytes);
   std::vector<std::string> fields;
   const size_t count = split_record(bytes, file_->delimiter, fields);
-  if (*column_ >= count) {
+  if (column_->position >= count) {
     throw Error(ErrorKind::value, "has " + std::to_string(count) + " fields, and field " +
-                                      std::to_string(*column_ + 1) + " is wanted");
+                                      std::to_string(column_->position + 1) + " is wanted");
   }
-  const std::string& field = fields[*column_];
+  // Text with delimiters that was not quoted would otherwise be taken for other fields.
+  for (size_t i = column_->count; i < count; ++i) {
+    if (fields[i].empty()) continue;
+    throw Error(ErrorKind::value, "has " + std::to_string(count) + " fields, and the header " +
+                                      std::to_string(column_->count) + "; quote a field that has '" +
+                                      (file_->delimiter == '\t' ? "\\t" : std::string(1, file_->delimiter)) +
+                                      "' in it: \"...\"");
+  }
+  const std::string& field = fields[column_->position];
   visit(position, {reinterpret_cast<const uint8_t*>(field.data()), field.size()});
 }
 

@@ -84,6 +84,12 @@ class SharedCopy {
   uint8_t* data_ = nullptr;
 };
 
+// A field of each record, and how many there are in the header.
+struct Column {
+  size_t position;
+  size_t count = SIZE_MAX;  // without a header
+};
+
 // The samples of one file: its lines, or the records of a table.
 class LineFile : public TextSource {
  public:
@@ -102,7 +108,7 @@ class LineFile : public TextSource {
       const Scanned& scanned = [](uint64_t) {});
   // A view of what was found before: from start number `first` on, or one field of each record. The file is
   // opened when it is first read.
-  LineFile(std::shared_ptr<const File> file, size_t first, std::optional<size_t> column,
+  LineFile(std::shared_ptr<const File> file, size_t first, std::optional<Column> column,
            std::shared_ptr<SharedCopy> copy);
   ~LineFile() override;
   LineFile(const LineFile&) = delete;
@@ -118,7 +124,7 @@ class LineFile : public TextSource {
 
   const std::shared_ptr<const File>& file() const { return file_; }
   size_t first() const { return first_; }
-  std::optional<size_t> column() const { return column_; }
+  std::optional<Column> column() const { return column_; }
   const std::shared_ptr<SharedCopy>& copy() const { return copy_; }
 
  private:
@@ -134,7 +140,7 @@ class LineFile : public TextSource {
 
   std::shared_ptr<const File> file_;
   size_t first_ = 0;
-  std::optional<size_t> column_;
+  std::optional<Column> column_;
   std::shared_ptr<SharedCopy> copy_;
   std::atomic<int> descriptor_{-1};
 };

@@ -85,6 +85,13 @@ def test_what_is_not_utf8_is_an_error_that_names_the_line(tmp_path: Path) -> Non
         ("a.jsonl", '{"txt": "a"}\n', ValueError, r"a\.jsonl:1 has no field 'text'; its fields are 'txt'"),
         ("a.csv", "id,review\n1,x\n", ValueError, r"text_field: there is no column 'text'.*'id', 'review'"),
         ("a.csv", 'text,label\n"a\nb",1\nc\n', ValueError, r"a\.csv:4: the record has 1 fields, and field 2"),
+        (
+            "a.csv",
+            "text,label\na,1\nhello, world,1\n",
+            ValueError,
+            r"a\.csv:3: the record has 3 fields, and the header 2; quote a field that has ',' in it",
+        ),
+        ("a.tsv", "id\ttext\n1\ta\tb\n", ValueError, r"a\.tsv:2: the record has 3 fields.* that has '\\t' in it"),
         ("a.csv", "text,label\na,\n", ValueError, r"a\.csv:2: 'label' must be a name or a number, got ''"),
         ("a.csv", "", ValueError, r"text_field: there is no column 'text'"),
         ("a.txt.gz", b"\x1f\x8b", ValueError, "unpack it first"),

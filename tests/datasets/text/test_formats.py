@@ -127,6 +127,14 @@ def test_names_that_differ_only_in_spaces_are_warned_of(tmp_path: Path) -> None:
         assert fl.TextDataset(table).targets == [1, 0, 2]
 
 
+def test_only_fields_that_the_header_lacks_are_refused(tmp_path: Path) -> None:
+    more = write(tmp_path / "more.csv", "text,label\na,1,,\nb,2,\n")
+    assert [fl.TextDataset(more).read(i) for i in range(2)] == ["a", "b"]
+    ragged = write(tmp_path / "ragged.csv", "a,b\nc,d,e\n")
+    texts = pickle.loads(pickle.dumps(fl.TextDataset(ragged, text_field=1, label_field=None)))
+    assert [texts.read(i) for i in range(2)] == ["b", "d"]
+
+
 def test_fields_of_tables(tmp_path: Path) -> None:
     table = write(tmp_path / "a.csv", "id,review,stars\n1,good,5\n\n2,bad,0.5\n")
     named = fl.TextDataset(table, max_length=4, text_field="review", label_field="stars")

@@ -280,10 +280,12 @@ def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Fiel
     # Names of fields stand in the first line.
     header = isinstance(text_field, str) or isinstance(label_field, str)
     text = _column("text_field", text_field, columns, path)
-    texts = Texts(records.part(int(header and len(records) > 0), text))
+    count = len(columns) if header else None
+    texts = Texts(records.part(int(header and len(records) > 0), text, count))
     if label_field is None:
         return texts
-    source = records.part(int(header), _column("label_field", label_field, columns, path))
+    label = _column("label_field", label_field, columns, path)
+    source = records.part(int(header), label, count)
     labels, column = Labels(texts.place, label_field), Texts(source)
     for index, data in _contents(column):
         labels.add(index, column.text(index, data))
