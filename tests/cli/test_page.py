@@ -90,6 +90,7 @@ def ended(training: None, address: str) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    sync_api.expect.set_options(timeout=PATIENCE)  # 5 seconds without
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
