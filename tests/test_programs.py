@@ -21,7 +21,7 @@ def test_several_programs_run_at_a_time_and_are_asked_and_ended_each_for_itself(
             assert other.communicate("typed\n", timeout=60) == ("typed\n", "")
             assert other.returncode == other.poll() == 3
         one.terminate()
-        assert one.wait(60) == -signal.SIGTERM
+        assert one.wait(300) == -signal.SIGTERM
 
 
 def test_an_interrupted_program_ends_by_that_signal() -> None:
@@ -33,7 +33,7 @@ def test_an_interrupted_program_ends_by_that_signal() -> None:
 
 
 def test_streams_that_are_not_given_are_the_tests_own(capfd: pytest.CaptureFixture[str]) -> None:
-    assert Program("-c", "import sys; print('said'); print('wrong', file=sys.stderr)").wait(60) == 0
+    assert Program("-c", "import sys; print('said'); print('wrong', file=sys.stderr)").wait(300) == 0
     assert capfd.readouterr() == ("said\n", "wrong\n")
 
 

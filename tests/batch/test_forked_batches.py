@@ -107,7 +107,7 @@ def test_a_forked_process_keeps_a_batch_that_is_its_argument() -> None:
         assert is_intact(x, y)
         del x, y
     go.set()
-    assert result.get(timeout=30)
+    assert result.get(timeout=300)
     process.join()
     process._args = ()  # type: ignore[attr-defined]
 

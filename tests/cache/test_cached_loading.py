@@ -175,7 +175,7 @@ def test_two_epochs_that_are_open_at_once_and_two_loaders_in_two_threads(workers
         for sample in itertools.chain(*batches):
             assert plain(sample) == plain(sample_of(int(sample["name"].split()[1])))
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
         assert not thread.is_alive()
     assert not errors
     for each in (loader, others):
@@ -228,7 +228,7 @@ def test_a_fork_in_the_middle_of_an_epoch_goes_on_alone() -> None:
     process.start()
     for number, sample in enumerate(iterator, 10):
         assert plain(sample) == plain(sample_of(number))
-    process.join(60)
+    process.join(300)
     assert process.exitcode == 0
     assert (dataset.calls == 1).all()  # one cache
 

@@ -170,7 +170,7 @@ def test_a_failed_read_does_not_give_away_the_memory_of_another_sample(reused: S
 def test_a_killed_reader_does_not_give_away_the_memory_of_another_sample(reused: SampleStore) -> None:
     worker: Any = multiprocessing.get_context("fork").Process(target=reused.load, args=(0, die))
     worker.start()
-    worker.join(20)
+    worker.join(300)
     assert worker.exitcode == -signal.SIGKILL
     for index in (0, 4, 1, 2, 3):
         assert np.unique(reused.load(index, full)).tolist() == [index]

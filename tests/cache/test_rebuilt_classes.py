@@ -187,8 +187,8 @@ def test_workers_share_the_cache_of_a_dataclass(kind: Any, method: str) -> None:
     out = context.Queue()
     process = context.Process(target=first_rows, args=(dataset, out))
     process.start()
-    assert out.get(timeout=60) == [10, 12, 14]
-    process.join(60)
+    assert out.get(timeout=300) == [10, 12, 14]
+    process.join(300)
     stats = inspect.getattr_static(kind, "__getitem__").stats
     assert stats()["misses"] == 3
     assert [dataset[index] for index in range(4)] == [10, 12, 14, 16]

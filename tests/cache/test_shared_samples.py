@@ -76,7 +76,7 @@ def test_threads_and_processes_never_take_more_than_the_budget(rule: str, budget
         assert counts["used"] <= counts["room"]
         time.sleep(0.001)
     for each in [*threads, *workers]:
-        each.join(60)
+        each.join(300)
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
     assert not errors
     counts = store.native.counts()
@@ -117,7 +117,7 @@ def test_processes_killed_at_any_moment_do_no_harm(rule: str) -> None:
         # Some are not yet waited for.
         within(20, lambda seed=seed: stress(store, 2000 + seed, 200) or True)
         for worker in workers:
-            worker.join(20)
+            worker.join(300)
     counts = store.native.counts()
     assert counts["used"] <= counts["peak"] <= counts["room"] <= 300_000
     for index in range(samples):
@@ -165,7 +165,7 @@ def test_whoever_shares_a_store_leaves_nothing_behind(method: str) -> None:
     context: Any = multiprocessing.get_context(method)
     warm = context.Process(target=int)  # starts the fork server and the like
     warm.start()
-    warm.join(60)
+    warm.join(300)
     del warm
     before = left()
     store = SampleStore(80, 1 << 20)
@@ -173,7 +173,7 @@ def test_whoever_shares_a_store_leaves_nothing_behind(method: str) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(300)
         assert worker.exitcode == 0
     assert store.native.counts()["misses"] < 200
     del store, worker, workers
@@ -204,7 +204,7 @@ def test_a_reader_killed_in_the_middle_of_a_copy_holds_nothing() -> None:
         for index in (1, 2):
             assert within(20, lambda index=index: store.load(index, large))[5] == index
         assert store.residents().tolist() == [False, True, True]
-        worker.join(20)
+        worker.join(300)
         keep_only(store, 0)
         assert within(20, lambda: store.load(0, large))[5] == 0
         assert store.residents().tolist() == [True, False, False]

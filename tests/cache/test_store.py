@@ -170,7 +170,7 @@ def test_processes_share_one_store(method: str) -> None:
         worker.start()
     use(store, 9, 200)
     for worker in workers:
-        worker.join(60)
+        worker.join(300)
         assert worker.exitcode == 0
     counts = store.native.counts()
     assert counts["hits"] + counts["misses"] == 601
@@ -205,8 +205,8 @@ def test_a_process_killed_while_it_loads_leaves_a_miss() -> None:
     waiting.join(0.2)
     assert not results  # somebody is loading it
     os.kill(worker.pid, signal.SIGKILL)
-    waiting.join(10)
-    worker.join(10)
+    waiting.join(300)
+    worker.join(300)
     assert torch.equal(results[0], read(2))
     assert torch.equal(store.load(2, lambda index: pytest.fail("it is cached")), read(2))
     os.close(heard)
@@ -252,7 +252,7 @@ def test_many_at_once_from_several_threads_do_not_wait_for_each_other_for_ever()
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
         assert not thread.is_alive()
 
 

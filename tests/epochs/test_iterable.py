@@ -168,7 +168,7 @@ def test_a_stuck_stream_times_out(kind: Any) -> None:
     released.set()
     for thread in threading.enumerate():
         if thread.name.startswith("foreload"):
-            thread.join(10)
+            thread.join(300)
 
 
 def test_the_default_leaves_in_the_dataset_what_it_learns() -> None:

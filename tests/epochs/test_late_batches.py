@@ -152,4 +152,4 @@ def test_no_thread_that_is_stuck_is_waited_for() -> None:
     assert before == after  # nobody has waited until one of them gave up
     for thread in threading.enumerate():
         if thread.name.startswith("foreload-stream"):
-            thread.join(20)
+            thread.join(300)

@@ -109,7 +109,7 @@ def test_a_log_ends_with_its_loaders(tmp_path: Path) -> None:
     assert log._thread is not None
     del loader
     gc.collect()
-    log._thread.join(60)
+    log._thread.join(300)
     assert not log._thread.is_alive()
     log.close()
 

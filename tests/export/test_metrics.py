@@ -85,7 +85,7 @@ def test_loaders_vanish_and_the_page_with_the_last_of_them() -> None:
     assert {key[1] for key in scrape(server.url)} == {"one"}
     del one
     gc.collect()
-    server._thread.join(60)
+    server._thread.join(300)
     with pytest.raises(OSError):
         scrape(server.url)
     server.close()

@@ -46,7 +46,7 @@ def test_a_loader_that_was_used_loads_in_a_daemonic_child(
     answers = context.SimpleQueue()
     child = context.Process(target=lambda: answers.put(values(loader)), daemon=True)
     child.start()
-    child.join(60)
+    child.join(300)
     assert child.exitcode == 0
     assert answers.get() == list(range(64))
 
@@ -170,6 +170,6 @@ def test_a_child_loads_by_workers_that_were_asked_for(more: dict[str, Any], view
     answers = context.SimpleQueue()
     child = context.Process(target=lambda: answers.put(values(loader)))
     child.start()
-    child.join(60)
+    child.join(300)
     assert child.exitcode == 0
     assert answers.get() == [10 * index for index in range(32)]

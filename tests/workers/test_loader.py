@@ -320,4 +320,4 @@ def test_after_a_timeout_persistent_workers_are_new_ones(workers: Any) -> None:
     loader.close()
     for thread in threading.enumerate():
         if thread.name.startswith("foreload"):
-            thread.join(10)
+            thread.join(300)

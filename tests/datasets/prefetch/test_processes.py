@@ -67,7 +67,7 @@ def test_a_fork_in_the_middle_goes_on_on_both_sides() -> None:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=child, args=(theirs,))
     process.start()
-    assert ours.poll(60)
+    assert ours.poll(300)
     assert ours.recv() == [ahead[i] for i in range(1, 50)]
     process.join()
     assert process.exitcode == 0
@@ -116,7 +116,7 @@ def test_a_dataset_that_knows_its_wrapper_ends_with_it() -> None:
         time.sleep(0.01)
     assert left() is None
     for thread in threads:
-        thread.join(10)
+        thread.join(300)
         assert not thread.is_alive()
 
 
