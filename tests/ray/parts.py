@@ -126,7 +126,6 @@ def running_cluster(nodes: int = 2) -> Iterator[Any]:
     head = {
         "num_cpus": 0,
         "include_dashboard": False,
-        "include_log_monitor": False,  # which looks at the files of all workers that there have been
         # A node that is killed is noticed sooner than on a real cluster.
         "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 4},
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import doctest
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import foreload as fl
-from tests.ray.parts import Drawn, here, on_ray, plain
+from tests.ray.parts import Drawn, here, on_ray, plain, running_cluster
 from tests.test_documents import blocks_of
 
 ray = pytest.importorskip("ray")
@@ -22,6 +23,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Any]:
+    with running_cluster() as cluster:
+        yield cluster
 
 
 def test_a_loader_within_a_task_of_the_cluster() -> None:
@@ -100,7 +107,7 @@ def _train(config: dict[str, Any]) -> None:
     Path(config["folder"], f"{rank}-of-{world}").write_text(repr(indices))
 
 
-def test_within_ray_train_each_rank_has_its_share(shared_cluster: Any, tmp_path: Path) -> None:
+def test_within_ray_train_each_rank_has_its_share(cluster: Any, tmp_path: Path) -> None:
     train = pytest.importorskip("ray.train.torch")
     scaling = importlib.import_module("ray.train").ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.01})
     trainer = train.TorchTrainer(
@@ -109,11 +116,11 @@ def test_within_ray_train_each_rank_has_its_share(shared_cluster: Any, tmp_path:
         scaling_config=scaling,
         run_config=importlib.import_module("ray.train").RunConfig(storage_path=str(tmp_path / "runs")),
     )
-    extra = shared_cluster.add_node(num_cpus=1)
+    extra = cluster.add_node(num_cpus=1)
     try:
         trainer.fit()
     finally:
-        shared_cluster.remove_node(extra)
+        cluster.remove_node(extra)
     parts = [eval((tmp_path / f"{rank}-of-2").read_text()) for rank in range(2)]
     assert [len(part) for part in parts] == [5, 5]
     assert sorted(i for part in parts for batch in part for i in batch) == [*range(40)]

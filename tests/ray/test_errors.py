@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.ray.parts import Drawn, Lethal, here, on_ray, plain
+from tests.ray.parts import Drawn, Lethal, here, on_ray, plain, running_cluster
 
 pytest.importorskip("ray")
 
@@ -16,6 +17,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Any]:
+    with running_cluster() as cluster:
+        yield cluster
 
 
 def test_an_exception_comes_in_its_place_and_the_epoch_goes_on() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import foreload as fl
-from tests.ray.parts import Counting, Drawn, Part, plain
+from tests.ray.parts import Counting, Drawn, Part, plain, running_cluster
 
 ray = pytest.importorskip("ray")
 
@@ -22,6 +23,12 @@ pytestmark = [
 ]
 
 ALWAYS: Any = {"batch_size": 4, "shuffle": True, "seed": 7}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Any]:
+    with running_cluster() as cluster:
+        yield cluster
 
 
 def kill(epoch: Any, numbers: Any) -> int:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import foreload as fl
-from tests.ray.parts import Counting, Drawn, Part, Touched, here, on_ray, pids, plain
+from tests.ray.parts import Counting, Drawn, Part, Touched, here, on_ray, pids, plain, running_cluster
 
 ray = pytest.importorskip("ray")
 
@@ -21,6 +21,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[Any]:
+    with running_cluster() as cluster:
+        yield cluster
 
 
 def test_batches_are_those_of_the_calling_thread() -> None:

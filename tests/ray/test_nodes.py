@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import psutil
@@ -20,11 +19,6 @@ pytestmark = [
 ]
 
 ALWAYS: Any = {"batch_size": 4, "shuffle": True, "seed": 7}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_other_cluster(closing: ExitStack) -> None:
-    closing.close()
 
 
 @pytest.fixture
