@@ -119,8 +119,13 @@ void test_records() {
         (std::vector<std::string>(fields.begin(), fields.begin() + static_cast<long>(count)) == expected[i]));
   }
   CHECK(records.line_of(2) == 5);
-  LineFile labels(records.file(), 1, 1, nullptr);
+  LineFile labels(records.file(), 1, Column{1}, nullptr);
   CHECK_THROWS(read_all(labels), value);  // the last record has no second field
+  const TemporaryFile ragged("text,label\na,1,\nb, c,2\n");
+  LineFile more(LineFile(ragged.path, Split::records, ',', 1).file(), 1, Column{1, 2}, nullptr);
+  CHECK_THROWS(read_all(more), value);  // the second record has more than the header
+  LineFile any(more.file(), 1, Column{1}, nullptr);
+  CHECK((read_all(any) == std::vector<std::string>{"1", " c"}));
 }
 
 void test_records_end_in_any_line_end_and_quotes_in_the_file() {
