@@ -28,7 +28,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     ``data_path`` is a file of lines (each one a sample, empty ones too); JSON lines (``.jsonl``, ``.ndjson``,
     ``.json``); a table with a header (``.csv``, ``.tsv``, records and fields of any length as Python's csv module
-    reads them, without the empty ones; a record with more fields than the header is an error); or a folder of
+    reads them, without the empty ones; one with more filled fields than the header is an error); or a folder of
     class folders of ``.txt`` files, each of which is one sample (hidden files and folders do not count). All in
     UTF-8, with or without a byte-order mark. Lines end in ``\n`` or ``\r\n``, records in ``\r`` too. Of a file of
     many samples only the places at which they begin are held, in 4 bytes each; samples are read when they are
