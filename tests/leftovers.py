@@ -19,7 +19,7 @@ _SUBREAPER, _PARENT_DEATH_SIGNAL = 36, 1  # of prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 # Seconds that threads and processes are given to end, on a machine with much else to do.
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def interruptible() -> None:

@@ -97,15 +97,18 @@ class Program(subprocess.Popen[str]):
 
 @contextmanager
 def started(*arguments: Any, **options: Any) -> Iterator[tuple[Program, str]]:
-    """A :class:`Program`, killed in the end, and the first line that it writes."""
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = Program(*arguments, **pipes, **options)
-    assert process.stdout is not None
-    try:
-        yield process, process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.communicate()
+    """A :class:`Program`, killed in the end, and the first line that it writes; pytest shows its errors."""
+    # (A pipe that nobody reads while the program runs would stop it as soon as it is full.)
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        process = Program(*arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, **options)
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+            process.communicate()
+            said.seek(0)
+            sys.stderr.write(said.read())
 
 
 def python(

@@ -18,7 +18,7 @@ import pytest
 
 from tests.programs import Program
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 # `foreload serve`, whose benchmarks are of two contestants: all others take longest to start.
 _BENCH = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -116,12 +117,24 @@ def opened(browser: Any, address: str, width: int, scheme: str) -> Iterator[Any]
             else None
         ),
     )
-    page.goto(address)
     try:
+        page.goto(address)
         yield page
         assert not trouble
+    except sync_api.TimeoutError as error:
+        error.add_note(f"asked without the browser: {answer_of(address)}")
+        raise
     finally:
         context.close()
+
+
+def answer_of(address: str) -> str:
+    """What the server says by itself, which tells a fault of its own from one of the browser's."""
+    try:
+        with urllib.request.urlopen(address.replace("?", "state.json?"), timeout=PATIENCE / 1000) as answer:
+            return str(answer.read(2000))
+    except OSError as error:
+        return repr(error)
 
 
 def number(page: Any, name: str) -> float:

@@ -47,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_was_planted_is_found(
     script: str, arguments: list[str], kind: str, samples: int, files: Path
 ) -> None:
-    for _ in range(3):  # others who need the cores may hide what is slow
+    for _ in range(8):  # others who need the cores may hide what is slow
         found = profile(SCRIPTS / script, [str(files) if each == "FILES" else each for each in arguments])
         if found.reports[0].verdict.kind == kind:
             break

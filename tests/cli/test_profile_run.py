@@ -193,5 +193,5 @@ def test_signals_that_another_thread_receives_are_passed_on() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.terminate()
-    assert process.communicate(timeout=60)[0] == "5 True\n"
+    assert process.communicate(timeout=300)[0] == "5 True\n"
     assert process.returncode == 0

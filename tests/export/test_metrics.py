@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 
 
 def scrape(url: str) -> dict[tuple[str, ...], float]:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=300) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain")
         text = answer.read().decode()
     found = {}

@@ -31,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def ask(port: int, request: bytes) -> tuple[int, bytes]:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as client:
         with suppress(BrokenPipeError, ConnectionResetError):
             client.sendall(request)
         answer = http.client.HTTPResponse(client)
@@ -103,7 +103,7 @@ def test_other_names_are_refused_so_that_foreign_pages_cannot_read(server: Any, 
     ],
 )
 def test_odd_requests_are_the_clients_fault(server: Any, asked: bytes, statuses: set[int]) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=300) as client:
         client.sendall(asked)
         client.shutdown(socket.SHUT_WR)
         answer = b""

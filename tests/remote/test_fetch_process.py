@@ -207,5 +207,5 @@ def test_the_helper_finds_its_library_where_the_program_does(folder: Path, serve
         "print(len(fl.TarDataset({url!r})))"
     )
     text = script.format(site=sysconfig.get_paths()["purelib"], path=sys.path, url=serve(folder).url(SHARDS))
-    found = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, timeout=300)
     assert found.stdout.split() == [str(COUNT * EACH)], found.stderr

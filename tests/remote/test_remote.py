@@ -254,7 +254,7 @@ def test_requests_are_under_way_together(folder: Path, serve: Any) -> None:
     barrier = threading.Barrier(len(apart))
 
     def all_at_once(handler: Handler) -> bool:
-        barrier.wait(20)
+        barrier.wait(300)
         return False
 
     server.fault = all_at_once

@@ -218,7 +218,7 @@ def test_where_batches_may_be_late_workers_make_them(
 ) -> None:
     monkeypatch.setattr(within_epoch, "_WINDOW_SECONDS", 0.0)
     monkeypatch.setattr(within_epoch, "_why_alone", lambda stats: "so it is")
-    loader = loader_of(dataset, timeout=60)
+    loader = loader_of(dataset, timeout=300)
     assert len(numbers(loader)) == ROWS
     assert not any("the calling thread" in change for change in loader.stats()["workers"]["tuning"])
 

@@ -51,7 +51,7 @@ def from_pipe(send: Callable[[bytes], Any], receive: Callable[[int], bytes]) -> 
 def of_queue(numbers: Any) -> Callable[[], Any]:
     for number in range(SIZE):
         numbers.put(number)
-    return lambda: numbers.get(timeout=5)
+    return lambda: numbers.get(timeout=300)
 
 
 def of_simple_queue() -> Callable[[], Any]:
@@ -84,7 +84,7 @@ def of_thread() -> Callable[[], Any]:
     numbers: queue.Queue[int] = queue.Queue(4)
     thread = threading.Thread(target=lambda: [numbers.put(number) for number in range(SIZE)], daemon=True)
     thread.start()
-    return lambda: numbers.get(timeout=5)
+    return lambda: numbers.get(timeout=300)
 
 
 def of_file(path: Path) -> Callable[[], Any]:

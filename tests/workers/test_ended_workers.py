@@ -80,7 +80,7 @@ def test_workers_end_with_their_parent_even_in_the_middle_of_a_sample(tmp_path: 
         assert len(pids) == 3
         time.sleep(0.5)
         parent.kill()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(alive(pid) for pid in pids)
@@ -123,7 +123,7 @@ def forking(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.filterwarnings("ignore:DataLoader worker")
 @pytest.mark.parametrize("forking", [True], indirect=True)
 def test_a_killed_worker_is_noticed_while_a_child_of_its_own_lives(forking: Forking) -> None:
-    loader = fl.DataLoader(forking, batch_size=2, num_workers=2, workers="processes", timeout=60)
+    loader = fl.DataLoader(forking, batch_size=2, num_workers=2, workers="processes", timeout=300)
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert [restart["worker"] for restart in loader.stats()["restarts"]] == [1]
     assert alive(int(forking.child))
@@ -133,11 +133,11 @@ def test_a_killed_worker_is_noticed_while_a_child_of_its_own_lives(forking: Fork
 @pytest.mark.parametrize("forking", [False], indirect=True)
 def test_a_worker_killed_amid_an_answer_is_noticed_while_a_child_of_its_own_lives(forking: Forking) -> None:
     loader: Any = fl.DataLoader(
-        forking, batch_size=None, sampler=[3], num_workers=1, workers="processes", timeout=60
+        forking, batch_size=None, sampler=[3], num_workers=1, workers="processes", timeout=300
     )
     iterator = iter(loader)
     (worker,) = iterator._pool.workers
-    assert select.select([worker], [], [], 60)[0]  # it cannot end its answer until the loop reads it
+    assert select.select([worker], [], [], 300)[0]  # it cannot end its answer until the loop reads it
     os.kill(worker.process.pid, signal.SIGKILL)
     assert [len(batch) for batch in iterator] == [1000]
     assert len(loader.restarts) == 1
@@ -149,7 +149,7 @@ def test_workers_end_while_the_loop_is_at_the_last_batches() -> None:
     for _ in range(5):
         next(iterator)
     for process in iterator._workers:
-        process.join(60)  # without the loop's doing anything
+        process.join(300)  # without the loop's doing anything
         assert process.exitcode == 0
     assert len(list(iterator)) == 1
 

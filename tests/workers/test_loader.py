@@ -313,7 +313,7 @@ def test_after_a_timeout_persistent_workers_are_new_ones(workers: Any) -> None:
     )
     with pytest.raises(RuntimeError, match="timed out"):
         next(iter(loader))
-    loader.timeout = 60
+    loader.timeout = 300
     slow[0] = False
     released.set()
     assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]

@@ -177,7 +177,7 @@ def test_workers_can_be_looked_at_as_torchs_can() -> None:
     workers = iterator._workers
     loader.close()
     for process in workers:
-        process.join(5)
+        process.join(300)
         assert not process.is_alive()
         assert process.exitcode == 0
 
@@ -244,7 +244,7 @@ def test_epochs_begin_while_other_threads_are_busy() -> None:
     for thread in threads:
         thread.start()
     try:
-        loader = fl.DataLoader(Rich(12), batch_size=2, num_workers=2, workers="processes", timeout=60)
+        loader = fl.DataLoader(Rich(12), batch_size=2, num_workers=2, workers="processes", timeout=300)
         for _ in range(10):
             assert [batch["nested"][0][0].tolist() for batch in loader] == [[i, i + 1] for i in range(0, 12, 2)]
     finally:
@@ -263,7 +263,7 @@ def test_a_stream_that_ends_early_leaves_the_others_their_share(size: int) -> No
         workers="processes",
         prefetch_factor=1,
         in_order=False,
-        timeout=60,
+        timeout=300,
     )
     assert sorted(index for batch in loader for index in batch.tolist()) == list(range(size))
 

@@ -195,7 +195,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.slow
 def test_importing_has_no_effect_on_what_is_forked() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("7\n", "")
 
 
