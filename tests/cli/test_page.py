@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import urllib.request
@@ -99,11 +100,12 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(browser: Any, address: str, width: int, scheme: str) -> Iterator[Any]:
+def opened(browser: Any, address: str, width: int, scheme: str, before: str = "") -> Iterator[Any]:
     """The page, which may neither complain nor ask anybody else for anything."""
     context = browser.new_context(viewport={"width": width, "height": 3000}, color_scheme=scheme)
     page = context.new_page()
     page.set_default_timeout(PATIENCE)
+    page.add_init_script(before)
     trouble: list[str] = []
     page.on(
         "console", lambda message: trouble.append(message.text) if message.type in ("error", "warning") else None
@@ -122,7 +124,7 @@ def opened(browser: Any, address: str, width: int, scheme: str) -> Iterator[Any]
         yield page
         assert not trouble
     except sync_api.TimeoutError as error:
-        error.add_note(f"asked without the browser: {answer_of(address)}")
+        error.add_note(f"asked without the browser: {answer_of(address)[:2000]}")
         raise
     finally:
         context.close()
@@ -132,7 +134,7 @@ def answer_of(address: str) -> str:
     """What the server says by itself, which tells a fault of its own from one of the browser's."""
     try:
         with urllib.request.urlopen(address.replace("?", "state.json?"), timeout=PATIENCE / 1000) as answer:
-            return str(answer.read(2000))
+            return str(answer.read().decode())
     except OSError as error:
         return repr(error)
 
@@ -208,6 +210,40 @@ def test_a_running_loader_is_shown(browser: Any, address: str, training: None, w
         for shown in (scheme, others[scheme]):
             page.emulate_media(color_scheme=shown)
             check_contrast(page, shown)
+
+
+SLOW_PLOTS = """
+new MutationObserver(() => {
+    if (!window.Plotly || Plotly.slow) return;
+    const react = Plotly.react;
+    Plotly.slow = true;
+    Plotly.react = (...what) => {
+        for (const end = performance.now() + 2000; performance.now() < end; );
+        return react(...what);
+    };
+}).observe(document, { childList: true, subtree: true, attributes: true });
+"""
+
+
+def test_a_browser_that_draws_slowly_shows_the_present_figures(browser: Any, address: str, training: None) -> None:
+    """All plots take longer to draw than the next figures take to come."""
+    with opened(browser, address, 1280, "light", before=SLOW_PLOTS) as page:
+        page.locator(".plot .main-svg").first.wait_for(state="attached")
+        assert page.evaluate("Plotly.slow")
+        page.wait_for_timeout(10_000)
+        (batches,) = [
+            loader["stats"]["batches"]
+            for loader in json.loads(answer_of(address))["loaders"]
+            if loader["name"] == "<i>train</i>"
+        ]
+        page.wait_for_function(
+            """batches => {
+                const [shown] = [...document.querySelectorAll("#figures div")].filter(
+                    (each) => each.firstChild.textContent == "Batches");
+                return Number(shown.querySelector(".more").textContent.split(" ")[0].replaceAll(",", "")) >= batches;
+            }""",
+            arg=batches,
+        )
 
 
 def test_a_loader_that_has_ended_shows_its_pauses_as_gaps(browser: Any, address: str, ended: None) -> None:

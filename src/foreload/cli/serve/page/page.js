@@ -3,6 +3,7 @@
 import { showTrial } from "./bench.js";
 import { showComparison } from "./compare.js";
 import { showLoader } from "./loader.js";
+import { soon } from "./turns.js";
 import { $, build, bytes, count, element, quantity, percent, setText, text } from "./words.js";
 
 let state = null;
@@ -18,7 +19,7 @@ function listen() {
     state = JSON.parse(event.data);
     remember(state.loaders);
     link("live", "live");
-    show();
+    showSoon();
   };
   source.onerror = () => {
     link("lost", "no answer from foreload serve; trying again");
@@ -100,7 +101,8 @@ document.addEventListener("visibilitychange", () => {
   source.close();
   if (!document.hidden) listen();
 });
-for (const change of ["rangechange", "hashchange", "resize", "scrollend"]) addEventListener(change, show);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-$("plotly").addEventListener("load", show);
+const showSoon = () => soon("page", show);
+for (const change of ["rangechange", "hashchange", "resize", "scrollend"]) addEventListener(change, showSoon);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showSoon);
+$("plotly").addEventListener("load", showSoon);
 listen();

@@ -1,8 +1,12 @@
 // Curves, areas, bars and the timeline, drawn by plotly in the colours of the page.
 
+import { soon } from "./turns.js";
 import { $, bytes, count, quantity, seconds, text } from "./words.js";
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`) || colour("stock");
+function colour(name) {
+  const style = getComputedStyle(document.documentElement);
+  return style.getPropertyValue(`--${name}`) || style.getPropertyValue("--stock");
+}
 const wide = (node) => node.clientWidth > 600;
 
 // Drawing takes time, tenths of a second on a phone, so only plots in view are drawn.
@@ -15,10 +19,14 @@ const axis = () => ({
   fixedrange: true, zeroline: false, showline: false, gridcolor: colour("grid"), ticklen: 4, tickcolor: colour("grid"),
 });
 
-function draw(id, traces, layout, label) {
+// make: returns the traces, the layout but for its height, and a label.
+function draw(id, height, make) {
   const node = $(id);
-  node.style.minHeight = `${layout.height}px`; // before it is drawn, too, so that nothing jumps
-  if (!window.Plotly || !inView(node)) return;
+  node.style.minHeight = `${height}px`; // before it is drawn, too, so that nothing jumps
+  soon(id, () => window.Plotly && inView(node) && drawNow(node, height, ...make()));
+}
+
+function drawNow(node, height, traces, layout, label) {
   const font = { family: getComputedStyle(node).fontFamily, size: 12, color: colour("quiet") };
   const hover = { bgcolor: colour("text"), bordercolor: colour("text"), font: { ...font, size: 13, color: colour("ground") } };
   Plotly.react(
@@ -26,7 +34,7 @@ function draw(id, traces, layout, label) {
     traces,
     {
       font, hoverlabel: hover, showlegend: false, dragmode: false, hovermode: "x", bargap: 0.15, barmode: "overlay",
-      paper_bgcolor: "transparent", plot_bgcolor: "transparent", ...layout,
+      paper_bgcolor: "transparent", plot_bgcolor: "transparent", height, ...layout,
       width: node.clientWidth, margin: { l: 52, r: 12, t: 8, b: 24, ...layout.margin },
       xaxis: { ...axis(), ...layout.xaxis }, yaxis: { ...axis(), ...layout.yaxis },
     },
@@ -88,28 +96,27 @@ function area(x, values) {
 // pick: returns the value of a point; null: unknown.
 export function curve(id, known, pick, { share = false, unit = "", name }) {
   const node = $(id);
-  const points = withBreaks(known);
-  const values = points.map((point) => pick(point) ?? null);
-  const most = values.reduce((top, value) => Math.max(top, value ?? 0), 0);
-  const top = share ? 1 : above(most);
-  const x = points.map((point) => clock(point.time));
-  const line = { color: colour("accent"), width: 2 };
-  const shown = share ? "%{y:.1%}" : `%{y:,.4~r} ${unit}`;
-  draw(
-    id,
-    [
+  const height = Number(node.dataset.height);
+  draw(id, height, () => {
+    const points = withBreaks(known);
+    const values = points.map((point) => pick(point) ?? null);
+    const most = values.reduce((top, value) => Math.max(top, value ?? 0), 0);
+    const top = share ? 1 : above(most);
+    const x = points.map((point) => clock(point.time));
+    const line = { color: colour("accent"), width: 2 };
+    const shown = share ? "%{y:.1%}" : `%{y:,.4~r} ${unit}`;
+    const traces = [
       { ...area(x, values), mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: `${colour("accent")}22`, hoverinfo: "skip" },
       { x, y: values, mode: "lines", line, hovertemplate: `${shown}<extra></extra>` },
       { x: x.slice(-1), y: values.slice(-1), mode: "markers", marker: { color: colour("accent"), size: 7 }, hoverinfo: "skip" },
-    ],
-    {
-      height: Number(node.dataset.height),
+    ];
+    const layout = {
       shapes: shaded(known),
       xaxis: times(points, node),
-      yaxis: { range: [0, top * 1.04], nticks: node.dataset.height > 150 ? 6 : 4, tickformat: share ? ".0%" : top < 1e5 ? ",~r" : "~s" },
-    },
-    `${name} over time`,
-  );
+      yaxis: { range: [0, top * 1.04], nticks: height > 150 ? 6 : 4, tickformat: share ? ".0%" : top < 1e5 ? ",~r" : "~s" },
+    };
+    return [traces, layout, `${name} over time`];
+  });
 }
 
 // Bytes in one unit, as plotly labels them.
@@ -123,78 +130,71 @@ export function memory(id, points, name) {
 // Several runs over each other. runs: {name, x, y, line}
 export function lines(id, runs, { share = false, unit = "", label, xaxis }) {
   const node = $(id);
-  const most = runs.reduce((top, run) => run.y.reduce((high, value) => Math.max(high, value ?? 0), top), 0);
-  const top = share ? 1 : above(most);
-  const shown = share ? "%{y:.1%}" : `%{y:,.4~r} ${unit}`;
-  draw(
-    id,
-    runs.map(({ name, x, y, line }) => ({
+  draw(id, Number(node.dataset.height), () => {
+    const most = runs.reduce((top, run) => run.y.reduce((high, value) => Math.max(high, value ?? 0), top), 0);
+    const top = share ? 1 : above(most);
+    const shown = share ? "%{y:.1%}" : `%{y:,.4~r} ${unit}`;
+    const traces = runs.map(({ name, x, y, line }) => ({
       x, y, mode: "lines", name, line: { color: colour(line.colour), dash: line.dash, width: 2 },
       hovertemplate: `${name.replaceAll("<", "&lt;")}: ${shown}<extra></extra>`,
-    })),
-    {
-      height: Number(node.dataset.height),
+    }));
+    const layout = {
       margin: { b: 42 },
       xaxis: { rangemode: "tozero", nticks: wide(node) ? 7 : 4, showgrid: false, title: { text: xaxis, standoff: 6 } },
       yaxis: { range: [0, top * 1.04], nticks: 6, tickformat: share ? ".0%" : top < 1e5 ? ",~r" : "~s" },
-    },
-    `${label}: ${runs.map((run) => run.name).join(", ")}`,
-  );
+    };
+    return [traces, layout, `${label}: ${runs.map((run) => run.name).join(", ")}`];
+  });
 }
 
 // Workers in each stage, stacked.
 export function areas(id, known) {
   const node = $(id);
-  const points = withBreaks(known);
-  const stages = [...new Set(points.flatMap((point) => Object.keys(point.busy ?? {})))];
-  const most = points.reduce((top, point) => Math.max(top, Object.values(point.busy ?? {}).reduce((sum, part) => sum + part, 0)), 0);
-  const x = points.map((point) => clock(point.time));
-  draw(
-    id,
-    stages.map((name) => ({
+  draw(id, Number(node.dataset.height), () => {
+    const points = withBreaks(known);
+    const stages = [...new Set(points.flatMap((point) => Object.keys(point.busy ?? {})))];
+    const most = points.reduce((top, point) => Math.max(top, Object.values(point.busy ?? {}).reduce((sum, part) => sum + part, 0)), 0);
+    const x = points.map((point) => clock(point.time));
+    const traces = stages.map((name) => ({
       x, y: points.map((point) => (point.busy ? (point.busy[name] ?? 0) : null)), stackgroup: "all", stackgaps: "infer zero", mode: "lines", name,
       line: { width: 0 }, fillcolor: colour(name), hovertemplate: `${name}: %{y:.2f}<extra></extra>`,
-    })),
-    {
-      height: Number(node.dataset.height),
+    }));
+    const layout = {
       hovermode: "x unified",
       shapes: shaded(known),
       xaxis: times(points, node),
       yaxis: { range: [0, above(most) * 1.04], nticks: 5 },
-    },
-    "Stages over time",
-  );
+    };
+    return [traces, layout, "Stages over time"];
+  });
 }
 
-// The latest spans: a lane for each worker and for the loop.
+// The latest spans: a lane for each worker and for the loop. Returns their length in seconds.
 export function timeline(id, spans) {
   const length = spans.begin.reduce((most, begin, i) => Math.max(most, begin + spans.length[i]), 1);
-  const [scale, unit] = length < 2e6 ? [1e3, "ms"] : [1e6, "s"];
-  const names = spans.lanes.map(([name, kind]) => (kind === "consumer" ? name.replace("consumer 0", "loop").replace("consumer", "loop") : name));
   const used = [...new Set(spans.lane)].sort((a, b) => a - b);
   const step = used.length > 16 ? 14 : 26;
-  const traces = spans.stages.map((stage, number) => {
-    const mine = spans.stage.flatMap((it, i) => (it === number ? [i] : []));
-    return {
-      type: "bar", orientation: "h", marker: { color: colour(stage), line: { width: 0 } },
-      base: mine.map((i) => spans.begin[i] / scale),
-      x: mine.map((i) => Math.max(spans.length[i], length / 2000) / scale),
-      y: mine.map((i) => names[spans.lane[i]]),
-      hovertext: mine.map((i) => about(spans, stage, i)), hovertemplate: "%{hovertext}<extra></extra>",
-    };
-  });
-  draw(
-    id,
-    traces.filter((trace) => trace.x.length),
-    {
-      height: used.length * step + 32,
+  draw(id, used.length * step + 32, () => {
+    const [scale, unit] = length < 2e6 ? [1e3, "ms"] : [1e6, "s"];
+    const names = spans.lanes.map(([name, kind]) => (kind === "consumer" ? name.replace("consumer 0", "loop").replace("consumer", "loop") : name));
+    const traces = spans.stages.map((stage, number) => {
+      const mine = spans.stage.flatMap((it, i) => (it === number ? [i] : []));
+      return {
+        type: "bar", orientation: "h", marker: { color: colour(stage), line: { width: 0 } },
+        base: mine.map((i) => spans.begin[i] / scale),
+        x: mine.map((i) => Math.max(spans.length[i], length / 2000) / scale),
+        y: mine.map((i) => names[spans.lane[i]]),
+        hovertext: mine.map((i) => about(spans, stage, i)), hovertemplate: "%{hovertext}<extra></extra>",
+      };
+    });
+    const layout = {
       hovermode: "closest",
       margin: { l: 14 + 6.6 * Math.max(...used.map((lane) => names[lane].length)) },
       xaxis: { range: [0, length / scale], ticksuffix: ` ${unit}`, nticks: wide($(id)) ? 9 : 4, showgrid: false },
       yaxis: { categoryorder: "array", categoryarray: used.map((lane) => names[lane]).reverse(), showgrid: false, tickfont: { size: step > 14 ? 12 : 9 } },
-    },
-    "Spans of each worker",
-  );
+    };
+    return [traces.filter((trace) => trace.x.length), layout, "Spans of each worker"];
+  });
   return length / 1e6;
 }
 
@@ -207,23 +207,19 @@ function about(spans, stage, i) {
 
 // Bars with their names above them. rows: {name, value, low, high, words, tone}
 export function bars(id, rows, label) {
-  const most = Math.max(...rows.map((row) => row.high));
-  const places = rows.map((_, i) => rows.length - i);
-  const note = { xanchor: "left", showarrow: false, font: { size: 13, color: colour("text") } };
-  draw(
-    id,
-    [
-      {
-        type: "bar", orientation: "h", width: 0.36, x: rows.map((row) => row.value), y: places, hoverinfo: "skip",
-        marker: { color: rows.map((row) => colour(row.tone)) },
-        error_x: {
-          type: "data", symmetric: false, thickness: 1.5, width: 4, color: colour("text"),
-          array: rows.map((row) => row.high - row.value), arrayminus: rows.map((row) => row.value - row.low),
-        },
+  draw(id, rows.length * 48 + 8, () => {
+    const most = Math.max(...rows.map((row) => row.high));
+    const places = rows.map((_, i) => rows.length - i);
+    const note = { xanchor: "left", showarrow: false, font: { size: 13, color: colour("text") } };
+    const trace = {
+      type: "bar", orientation: "h", width: 0.36, x: rows.map((row) => row.value), y: places, hoverinfo: "skip",
+      marker: { color: rows.map((row) => colour(row.tone)) },
+      error_x: {
+        type: "data", symmetric: false, thickness: 1.5, width: 4, color: colour("text"),
+        array: rows.map((row) => row.high - row.value), arrayminus: rows.map((row) => row.value - row.low),
       },
-    ],
-    {
-      height: rows.length * 48 + 8,
+    };
+    const layout = {
       margin: { l: 0, r: 4, t: 0, b: 4 },
       xaxis: { visible: false, range: [0, most * 1.45] },
       yaxis: { visible: false, range: [0.6, rows.length + 0.75] },
@@ -231,7 +227,7 @@ export function bars(id, rows, label) {
         { ...note, text: row.name, xref: "paper", x: 0, xshift: -2, y: places[i], yshift: 19 },
         { ...note, text: `<b>${row.words}</b>`, x: row.high, xshift: 6, y: places[i] },
       ]),
-    },
-    `${label}: ${rows.map((row) => `${row.name} ${row.words}`).join("; ")}`,
-  );
+    };
+    return [[trace], layout, `${label}: ${rows.map((row) => `${row.name} ${row.words}`).join("; ")}`];
+  });
 }

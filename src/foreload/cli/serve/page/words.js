@@ -31,10 +31,13 @@ export const quantity = (number, one, more = `${one}s`) => `${count(number)} ${n
 const NONE = ["–", ""];
 const missing = (value) => value === null || value === undefined;
 
+// (toLocaleString makes one each time, which takes longer than all else that a page of figures needs.)
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const SHORT = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+
 export function count(value) {
   if (missing(value)) return NONE[0];
-  if (Number.isInteger(value)) return value.toLocaleString("en");
-  return value.toLocaleString("en", Math.abs(value) < 1000 ? { maximumSignificantDigits: 3 } : { maximumFractionDigits: 0 });
+  return (Number.isInteger(value) || Math.abs(value) >= 1000 ? WHOLE : SHORT).format(value);
 }
 
 export function bytes(value) {
