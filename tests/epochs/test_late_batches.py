@@ -153,3 +153,24 @@ def test_no_thread_that_is_stuck_is_waited_for() -> None:
     for thread in threading.enumerate():
         if thread.name.startswith("foreload-stream"):
             thread.join(300)
+
+
+class FourOfAStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+@pytest.mark.parametrize("kind", [fl.DataLoader, TorchDataLoader])
+@pytest.mark.parametrize(
+    "dataset", [range(4), torch.zeros(4), FourOfAStream()], ids=["values", "tensor", "stream"]
+)
+def test_a_timeout_without_workers_is_an_error_when_an_epoch_begins(kind: Any, dataset: Any) -> None:
+    loader = kind(dataset, num_workers=0, timeout=5)
+    with pytest.raises(AssertionError, match="timeout"):
+        iter(loader)
+    loader.timeout = 0
+    assert len(list(loader)) == 4
+
+
+def test_a_timeout_suits_the_default_number_of_workers() -> None:
+    assert len(list(fl.DataLoader(range(4), timeout=60))) == 4  # type: ignore[arg-type]

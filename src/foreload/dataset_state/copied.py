@@ -34,6 +34,7 @@ from foreload.checks import optional
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Value, Whole, numbers_of
+from foreload.dataset_state.program import ProgramState
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.settings import Settings
 from foreload.dataset_state.walk import (
@@ -83,6 +84,9 @@ class CopiedState:
     Args:
         parts: the dataset, and what is applied to its samples.
 
+    Attributes:
+        differs: what the parts use that is not what it was in the process that they were sent from.
+
     >>> class Scaled:
     ...     factor, weights = 1, [1, 2]
     >>> dataset = Scaled(); dataset.weights = [1, 2]
@@ -93,6 +97,7 @@ class CopiedState:
 
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
+        self.differs: str | None = None
         self._by_loading: str | None = None
         self._is_first = True
         self._reads_environment = False
@@ -101,7 +106,7 @@ class CopiedState:
 
     def __reduce__(self) -> Any:
         """Let a process that gets copies of the parts look at these."""
-        return CopiedState, self._parts
+        return _in_other_process, (self._parts, ProgramState(*self._parts))
 
     def _note(self) -> None:
         self._looks: list[Look] = []
@@ -269,6 +274,12 @@ class CopiedState:
 
     def _watch_cell(self, variable: str, cell: Any) -> None:
         self._add_value(variable, lambda: optional(cell, "cell_contents"))
+
+
+def _in_other_process(parts: tuple[Any, ...], program: ProgramState) -> CopiedState:
+    held = CopiedState(*parts)
+    held.differs = program.differs(*parts)
+    return held
 
 
 def _numbers_in(value: Any) -> Any:

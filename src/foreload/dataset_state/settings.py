@@ -38,6 +38,8 @@ def _environment() -> Any:
     return dict(getattr(os.environ, "_data", os.environ))  # decoding all of it takes longer
 
 
+_CONTEXT = "a context variable"
+
 _PRESENT: dict[str, Callable[[], Any]] = {
     "the current directory": _folder,
     "torch's default dtype": torch.get_default_dtype,
@@ -46,7 +48,7 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     "torch's inference mode": torch.is_inference_mode_enabled,
     "torch's autocast": _autocast,
     "the context of decimals": _decimals,
-    "a context variable": copy_context,
+    _CONTEXT: copy_context,
 }
 
 
@@ -67,6 +69,10 @@ class Settings:
     def __init__(self, *, with_environment: bool) -> None:
         watched = _PRESENT | ({"os.environ": _environment} if with_environment else {})
         self._before = [(name, present, present()) for name, present in watched.items()]
+
+    def values(self) -> list[tuple[str, Any]]:
+        """Return the settings that another process could have too, by name."""
+        return [(name, value) for name, _, value in self._before if name != _CONTEXT]
 
     def changed(self) -> str | None:
         """Return the name of what has been set since; None if nothing has."""

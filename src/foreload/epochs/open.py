@@ -46,7 +46,12 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
         crew: the loader's workers.
         workers: the workers that the loader needs.
         buffers: the memory of batches that this process makes.
+
+    Raises:
+        AssertionError: a timeout was given with ``num_workers=0``; torch raises it, too.
     """
+    if spec.timeout is not None and workers.count == 0 and not workers.is_auto:
+        raise AssertionError("timeout is for batches that workers make: leave it out with num_workers=0")
     cursor, batches, count = spec.cursor, spec.batches, workers.count
     crew.count = count
     if crew.kind(workers.workers, count) == "processes":

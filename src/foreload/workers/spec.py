@@ -62,7 +62,13 @@ def check_left_to_torch(options: Sequence[str]) -> None:
 
 
 class CopyWatch(Protocol):
-    """Looks at what samples are made from."""
+    """Looks at what samples are made from.
+
+    Attributes:
+        differs: what is not the same in this process as in the one that started it; None if all is.
+    """
+
+    differs: str | None
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing."""

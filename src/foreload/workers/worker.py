@@ -210,7 +210,9 @@ class WorkerState:
         """Note if the loop would see in this batch that a copy of the dataset has loaded it."""
         moved = self._positions.moved()
         name = held.changed_by_loading()
-        if name is not None:
+        if held.differs is not None:
+            result.unfit = f"{held.differs} is not what it is here in a process that is not forked"
+        elif name is not None:
             result.unfit = CHANGES.format(name)
         elif moved is not None:
             result.unfit = READS_ON.format(moved)

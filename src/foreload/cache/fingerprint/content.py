@@ -234,7 +234,8 @@ def _cell(cell: Any) -> Any:
 
 
 def _module_of(thing: Any) -> str:
-    return str(thing.__module__)  # which classes may define as anything
+    module = str(thing.__module__)  # which classes may define as anything
+    return "__main__" if module == "__mp_main__" else module  # its name in processes that are not forked
 
 
 def _name_of(thing: Any) -> str:
