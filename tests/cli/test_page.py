@@ -238,9 +238,8 @@ def test_a_browser_that_draws_slowly_shows_the_present_figures(browser: Any, add
         ]
         page.wait_for_function(
             """batches => {
-                const [shown] = [...document.querySelectorAll("#figures div")].filter(
-                    (each) => each.firstChild.textContent == "Batches");
-                return Number(shown.querySelector(".more").textContent.split(" ")[0].replaceAll(",", "")) >= batches;
+                const shown = document.evaluate("//dt[.='Batches']/following::dd[2]", document).iterateNext();
+                return Number(shown.textContent.split(" ")[0].replaceAll(",", "")) >= batches;
             }""",
             arg=batches,
         )
