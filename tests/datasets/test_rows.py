@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, StackDataset, Subset, TensorDataset
 
 import foreload as fl
-from foreload.batch.collate import Collated
+from foreload.batch.collated import Collated
 from foreload.datasets.rows import gather_samples, is_in_memory
 
 COUNT = 50

@@ -274,3 +274,9 @@ def test_what_cannot_be_is_said() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="torch finds no CUDA"):
             fl.PrefetchLoader([], "cuda")
+
+
+@pytest.mark.parametrize("wrong", [1, "no", None])
+def test_non_blocking_is_true_or_false(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="non_blocking must be True or False, got "):
+        fl.PrefetchLoader([], "cpu", wrong)

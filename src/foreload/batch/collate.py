@@ -1,21 +1,22 @@
-"""Torch's ``default_collate`` writing into reused buffers, and batches that are collated already."""
+"""Torch's ``default_collate`` writing into reused buffers."""
 
 from __future__ import annotations
 
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
-from foreload._torch import is_defined_in, plain_torch_function
+from foreload._torch import is_defined_in
+from foreload.batch.collated import collate_collated
 from foreload.batch.generators.threads import without_torch_generator
 from foreload.errors import warn_user
 from foreload.protocol import BatchMemory
@@ -23,7 +24,6 @@ from foreload.protocol import BatchMemory
 __all__ = [
     "MIN_BORROWED_BYTES",
     "MIN_LENT_BYTES",
-    "Collated",
     "added_functions",
     "collate_into",
     "is_default_collate",
@@ -103,7 +103,7 @@ def added_functions() -> list[Callable[..., Any]]:
 
 
 def _is_added(function: Any) -> bool:
-    return function is not _collate_collated and not is_defined_in(torch_collate, function)
+    return function is not collate_collated and not is_defined_in(torch_collate, function)
 
 
 def _takes_plain(kind: Any) -> bool:
@@ -248,88 +248,3 @@ def warn_of_pinning(device: str) -> None:
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used."
         )
-
-
-class _TupleSample(tuple[Any, ...]):
-    __slots__ = ()
-
-
-class _DictSample(dict[Any, Any]):
-    __slots__ = ()
-
-
-class _TensorSample(torch.Tensor):
-    # Operations on a sample return plain tensors.
-    __torch_function__ = plain_torch_function  # type: ignore[assignment]
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        # Another process gets a plain tensor. (Torch cannot unpickle subclasses with its newer dtypes.)
-        return _plain, (self.as_subclass(torch.Tensor),)
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-class Collated(Sequence[Any]):
-    """A batch that was assembled as a whole, presented as a list of samples.
-
-    ``__getitems__`` of a dataset returns it. ``default_collate`` recognises the type of the samples and returns
-    the batch as it is; any other code sees a sequence of ordinary samples, which are views of the batch.
-
-    Args:
-        batch: a tensor, or a list or dict of them, with one row per sample.
-        count: the number of samples.
-        numbers: the positions of columns whose values are Python numbers in a sample.
-
-    >>> samples = Collated([torch.zeros(3, 2), torch.arange(3)], 3, numbers=(1,))
-    >>> samples[1]
-    (tensor([0., 0.]), 1)
-    >>> torch.utils.data.default_collate(samples)[1]
-    tensor([0, 1, 2])
-    """
-
-    def __init__(self, batch: Any, count: int, numbers: Iterable[int] = ()) -> None:
-        self.batch = batch
-        self.numbers = frozenset(numbers)
-        self._count = count
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return one sample, or a list of them for a slice."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._count))]
-        if not -self._count <= index < self._count:
-            raise IndexError(f"sample {index} is out of range for a batch of {self._count} samples")
-        if isinstance(self.batch, dict):
-            return _DictSample({name: rows[index] for name, rows in self.batch.items()})
-        if isinstance(self.batch, torch.Tensor):
-            return self.batch[index].as_subclass(_TensorSample)
-        return _TupleSample(
-            rows[index].item() if place in self.numbers else rows[index] for place, rows in enumerate(self.batch)
-        )
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterate over the samples."""
-        return (self[i] for i in range(self._count))
-
-
-def _collate_collated(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    if isinstance(batch, Collated):
-        return batch.batch
-    plain: list[Any] = [
-        sample.as_subclass(torch.Tensor)
-        if isinstance(sample, torch.Tensor)
-        else (dict(sample) if isinstance(sample, dict) else tuple(sample))
-        for sample in batch
-    ]
-    return torch_collate.collate(plain, collate_fn_map=collate_fn_map)
-
-
-# Torch's documented way to teach default_collate a type.
-torch_collate.default_collate_fn_map.update(
-    dict.fromkeys((_TupleSample, _DictSample, _TensorSample), _collate_collated)
-)

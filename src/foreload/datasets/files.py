@@ -13,7 +13,8 @@ import torch
 
 from foreload import _native
 from foreload.batch.buffers import Buffers
-from foreload.batch.collate import Collated, is_default_collate, pinned
+from foreload.batch.collate import is_default_collate, pinned
+from foreload.batch.collated import Collated
 from foreload.batch.read import ReadAssembly, read_samples
 from foreload.checks import inherits
 from foreload.datasets.base import BaseDataset

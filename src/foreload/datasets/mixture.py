@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from foreload.batch.assembly import note_sample
-from foreload.batch.collate import Collated
+from foreload.batch.collated import Collated
 from foreload.checks import check_int, inherits
 from foreload.order.index import position_of
 from foreload.order.mixture import MixtureSampler

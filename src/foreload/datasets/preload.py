@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch.utils.data import default_collate
 
+from foreload.batch.containers import Container, check_alike
 from foreload.batch.unlike import first_rounded, note_unlike
 from foreload.record.progress import track
 
 __all__ = ["preload"]
 
 
-def preload(dataset: Any) -> Any:
+def preload(dataset: Any) -> tuple[Any, Container | None]:
     """Load a map-style dataset and collate it to tensors.
 
+    Returns:
+        The batch of all samples; and the container of a sample, if it is one.
+
     Raises:
-        TypeError: it has no length.
-        ValueError: it has no samples, or a number in one does not fit into the type of all together.
+        TypeError: it has no length, or its samples are containers of different types.
+        ValueError: it has no samples, they have different keys, or a number in one does not fit into the type of
+            all together.
         Exception: a sample cannot be loaded, or makes no batch with the others; a note names it.
     """
     try:
@@ -46,9 +52,10 @@ def preload(dataset: Any) -> Any:
     except Exception as error:
         note_unlike(error, samples, range(count))
         raise
+    check_alike(samples)
     rounded = first_rounded(samples, batch)
     if rounded is None:
-        return batch
+        return batch, Container(samples[0]) if isinstance(samples[0], (tuple, list, Mapping)) else None
     raise ValueError(
         f"data: sample {rounded} would be rounded to the type of all samples; give all of them one type"
     )

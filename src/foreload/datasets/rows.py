@@ -12,7 +12,8 @@ from torch.utils.data import Subset, TensorDataset, default_collate
 
 from foreload._torch import has_plain_tensors, wrapper_kind
 from foreload.batch.assembly import SubsetAssembly, note_sample
-from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.collate import is_default_collate
+from foreload.batch.collated import Collated
 from foreload.cache.view import holds_values
 from foreload.checks import Indices
 from foreload.datasets.tensor_rows import Rows

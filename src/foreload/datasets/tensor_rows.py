@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import mmap
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,48 +17,14 @@ from torch.utils.data import get_worker_info
 from foreload import _native
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import MIN_BORROWED_BYTES, MIN_LENT_BYTES
+from foreload.batch.collated import Collated
+from foreload.batch.containers import Container
 from foreload.checks import Array, Indices
+from foreload.datasets.mapped_files import MappedFile, mapping_of, read_only_file
 from foreload.datasets.page_lock import can_page_lock, page_lock
 from foreload.nested import bytes_of
 
 __all__ = ["Rows", "as_tensor", "byte_rows", "from_array", "row_bytes", "without_rows"]
-
-
-_MAPS = Path("/proc/self/maps")  # which only Linux has
-
-
-@dataclass(frozen=True)
-class _MappedFile:
-    """A tensor's place in a file that is mapped into memory.
-
-    Attributes:
-        path: of the file.
-        inode: its number, by which another file at this path is recognised.
-        offset: bytes before the tensor.
-        dtype, shape: of the tensor, which is contiguous.
-    """
-
-    path: str
-    inode: int
-    offset: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    def open(self) -> torch.Tensor:
-        """Map the file: processes share what they read of it, and what one writes, it alone sees.
-
-        Raises:
-            OSError: the file cannot be read, or is another one now.
-        """
-        count = math.prod(self.shape)
-        begin = self.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-        size = self.offset - begin + count * self.dtype.itemsize
-        with open(self.path, "rb") as file:
-            about = os.fstat(file.fileno())
-            if about.st_ino != self.inode or about.st_size < begin + size:
-                raise OSError(f"{self.path} has been replaced since it was mapped; map it again")
-            view = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=begin)
-        return torch.frombuffer(view, dtype=self.dtype, count=count, offset=self.offset - begin).view(self.shape)
 
 
 # Of which torch does not read its own pickles.
@@ -84,41 +47,6 @@ class _Pickled:
         return self.memory.view(self.dtype).view(self.shape)
 
 
-@dataclass(frozen=True)
-class _Mapping:
-    begin: int
-    end: int
-    writable: bool
-    offset: int
-    inode: int
-    path: str
-
-
-def _mapping_of(tensor: torch.Tensor) -> _Mapping | None:
-    """Return the mapping of a file that a tensor lies in; None if it lies elsewhere, or that cannot be known."""
-    if tensor.nbytes == 0 or not _MAPS.exists():
-        return None
-    begin = tensor.data_ptr()
-    for line in _MAPS.read_text(errors="surrogateescape").splitlines():
-        place, permissions, offset, _, inode, *path = line.split(maxsplit=5)
-        first, last = (int(end, 16) for end in place.split("-"))
-        if first <= begin < last:
-            name = path[0] if path else ""
-            is_whole = begin + tensor.nbytes <= last and name.startswith("/") and int(inode) > 0
-            found = _Mapping(first, last, "w" in permissions, int(offset, 16), int(inode), name)
-            return found if is_whole else None
-    return None
-
-
-def _read_only_file(tensor: torch.Tensor) -> _MappedFile | None:
-    """Return the file that a contiguous tensor is mapped from, if that memory cannot be written to; else None."""
-    found = _mapping_of(tensor)
-    if found is None or found.writable:
-        return None
-    offset = found.offset + tensor.data_ptr() - found.begin
-    return _MappedFile(found.path, found.inode, offset, tensor.dtype, tuple(tensor.shape))
-
-
 def _shared(tensor: torch.Tensor, *, move: bool) -> torch.Tensor:
     """Return a tensor in memory that processes share: itself if it lies there already, otherwise a copy.
 
@@ -128,7 +56,7 @@ def _shared(tensor: torch.Tensor, *, move: bool) -> torch.Tensor:
         tensor: contiguous.
         move: move its own memory there instead; whoever else has the tensor sees that memory too.
     """
-    mapping = _mapping_of(tensor)
+    mapping = mapping_of(tensor)
     if tensor.is_shared() or (mapping is not None and mapping.writable):  # type: ignore[no-untyped-call]
         return tensor
     try:
@@ -147,7 +75,9 @@ def as_tensor(name: str, data: Any) -> torch.Tensor:
     if isinstance(data, np.ndarray):
         data = from_array(name, data)
     if not isinstance(data, torch.Tensor):
-        raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}")
+        is_nested = isinstance(data, (tuple, list, Mapping))
+        remedy = "; give data, or the samples of a dataset, with tensors side by side" if is_nested else ""
+        raise TypeError(f"{name} must be a tensor or an ndarray, got {type(data).__name__}{remedy}")
     if problem := without_rows(data):
         raise ValueError(f"{name} is {problem.format(name=name)}")
     if data.device.type != "cpu" or not data.is_contiguous():
@@ -214,12 +144,16 @@ class Rows:
         fields: the tensors.
         count: their length.
         sources: native, over their memory, which :attr:`fields` keep.
+
+    Args:
+        data: the tensors, in the form of a sample.
+        container: of samples that are no plain tuple or dict.
     """
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, container: Container | None = None) -> None:
         self.names: list[str] | None = None
         self.single = False
-        self._named: Any = type(data) if hasattr(data, "_fields") else None
+        self._container = container
         if isinstance(data, Mapping):
             self.names = list(data)
             fields = list(data.values())
@@ -240,7 +174,7 @@ class Rows:
         if len(set(lengths)) != 1:
             raise ValueError(f"the tensors in data must have one row per sample each; their lengths are {lengths}")
         self.count = lengths[0]
-        self._files: list[_MappedFile | None] = [None] * len(fields)
+        self._files: list[MappedFile | None] = [None] * len(fields)
         self._open()
 
     def _open(self) -> None:
@@ -258,7 +192,7 @@ class Rows:
             pin: page-lock it for as long as it is there; None: if there is CUDA, unless it is a file's.
         """
         for i, field in enumerate(self.fields):
-            if (file := _read_only_file(field)) is not None:
+            if (file := read_only_file(field)) is not None:
                 with suppress(OSError):  # it has been deleted
                     # Whoever writes to a sample writes to a copy of its page, instead of being killed.
                     self.fields[i], self._files[i] = file.open(), file
@@ -272,11 +206,16 @@ class Rows:
         """Put one value per field into the form of a sample, or of a batch as ``default_collate`` makes it."""
         if self.single:
             return fields[0]
+        if self._container is not None:
+            return self._container.batch(fields) if batch else self._container.sample(fields)
         if self.names is not None:
             return dict(zip(self.names, fields, strict=True))
-        if self._named is not None:
-            return self._named(*fields)
         return list(fields) if batch else tuple(fields)
+
+    def collated(self, batch: Any, count: int) -> Collated:
+        """Present a batch as a list of samples, which ``default_collate`` passes through."""
+        make = None if self._container is None else self._container.marked_sample
+        return Collated(batch, count, make=make)
 
     def are_of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these are still the rows of tensors, which may have been changed in place or replaced since."""

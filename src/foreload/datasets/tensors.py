@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from foreload import _native
 from foreload._torch import has_plain_tensors
-from foreload.batch.collate import MIN_LENT_BYTES, Collated, is_default_collate
+from foreload.batch.collate import MIN_LENT_BYTES, is_default_collate
+from foreload.batch.containers import Container
 from foreload.checks import Array, Indices, check_bool, inherits
 from foreload.datasets.preload import preload
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes, without_rows
@@ -21,6 +23,9 @@ from foreload.order.index import as_indices, positions_of, require_nonempty, row
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 
 __all__ = ["CachedDataset", "TensorAssembly", "gather", "tensor_assembly"]
+
+# Mappings of tensors whose samples are such mappings too; those of any other are dicts.
+_KEPT = (OrderedDict, defaultdict)
 
 _data_ptr, _empty_like = torch.Tensor.data_ptr, torch.empty_like
 
@@ -93,7 +98,8 @@ class CachedDataset(Dataset[Any], NativeBatches):
     Args:
         data: a tensor, an ndarray, a (named) tuple or dict of them, all of one length; or a map-style dataset (a
             list of tuples or dicts is one), which is loaded as a whole (its samples must collate to tensors).
-            Arrays of the other byte order are converted.
+            Arrays of the other byte order are converted. A dataset's samples keep their types; those of a mapping
+            of tensors are dicts, unless it is an ``OrderedDict`` or ``defaultdict``.
         pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available and it is no file's.
         share: put it into shared memory (if /dev/shm is too small: private memory, with a warning). What lies in
             shared memory already, or is mapped from a file (``np.load(path, mmap_mode="r")``), is not copied, so
@@ -102,8 +108,9 @@ class CachedDataset(Dataset[Any], NativeBatches):
             memory, and there is never a second copy of more than one of them. (An ndarray cannot be moved.)
 
     Raises:
-        ValueError, TypeError: ``data`` is empty, ragged, or not made of tensors; or its samples are of different
-            types, and that of all together does not hold a number of one.
+        ValueError, TypeError: ``data`` is empty, ragged, or not made of tensors; or its samples have different
+            keys or containers, or hold more than tensors in one, or are of different types, and that of all
+            together does not hold a number of one.
 
     >>> data = CachedDataset((torch.arange(6.).view(3, 2), torch.tensor([0, 1, 2])))
     >>> data[1]
@@ -118,7 +125,8 @@ class CachedDataset(Dataset[Any], NativeBatches):
             check_bool("pin", pin)
         check_bool("share", share)
         check_bool("move", move)
-        rows = Rows(_contiguous(preload(data) if is_loaded else data))
+        whole, container = preload(data) if is_loaded else (data, _container_of(data))
+        rows = Rows(_contiguous(whole), None if container is None or container.is_plain else container)
         given = {_address(field) for field in _fields(data)} if not is_loaded else set()
         rows.hold(share=share, move=[move or _address(field) not in given for field in rows.fields], pin=pin)
         self._rows = rows
@@ -138,11 +146,11 @@ class CachedDataset(Dataset[Any], NativeBatches):
         if type(indices) is list and len(indices) == 1 and type(self) is CachedDataset:
             batch = self._rows.copy_one(indices[0])
             if batch is not None:
-                return Collated(batch, 1)
+                return self._rows.collated(batch, 1)
         rows = positions_of(indices, len(self)) if isinstance(indices, slice) else row_numbers(indices)
         if rows is None or not inherits(self, CachedDataset, "__getitem__"):
             return [self[index] for index in indices]
-        return Collated(self._rows.gather(rows), len(rows))
+        return self._rows.collated(self._rows.gather(rows), len(rows))
 
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
@@ -303,9 +311,14 @@ def _contiguous(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {name: _contiguous(field) for name, field in data.items()}
     if isinstance(data, (tuple, list)):
-        parts = tuple(_contiguous(field) for field in data)
-        return type(data)(*parts) if hasattr(data, "_fields") else parts
+        return tuple(_contiguous(field) for field in data)
     return data
+
+
+def _container_of(data: Any) -> Container | None:
+    """Return the container of samples that are rows of tensors; None for plain tuples and dicts."""
+    has_kind = isinstance(data, _KEPT) or (isinstance(data, tuple) and hasattr(data, "_fields"))
+    return Container(data) if has_kind and len(data) else None
 
 
 def _fields(data: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foreload.checks import check_int
+from foreload.checks import check_bool, check_int
 from foreload.device.ahead import MovedAhead, Place, move_ahead
 from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
 
@@ -40,7 +40,7 @@ class PrefetchLoader:
             what it returns is delivered. On the CPU too.
 
     Raises:
-        TypeError: ``loader`` cannot be iterated, or ``device_transform`` not be called.
+        TypeError: ``loader`` cannot be iterated, ``device_transform`` not called, or ``non_blocking`` is no bool.
         ValueError: ``depth`` is less than 1.
         RuntimeError: there is no such device.
 
@@ -66,7 +66,7 @@ class PrefetchLoader:
             raise TypeError(f"loader must be something to iterate over, got {type(loader).__name__}")
         self.loader = loader
         self.device = check_device(device)
-        self.non_blocking = non_blocking
+        self.non_blocking = check_bool("non_blocking", non_blocking)
         self.depth = check_int("depth", depth, least=1)
         self.device_transform = check_transform(device_transform, self.device)
         self._place: Place | None = None

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from foreload.batch.buffers import Buffers
-from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.collate import is_default_collate
+from foreload.batch.collated import Collated
 from foreload.cache.store import SampleStore
 from foreload.checks import check_regular_file, inherits
 from foreload.datasets.base import BaseDataset

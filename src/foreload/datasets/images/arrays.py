@@ -12,7 +12,8 @@ from torch.utils.data import Dataset
 
 from foreload._torch import draw_seed
 from foreload.batch.buffers import memory_for_a_batch
-from foreload.batch.collate import Collated, is_default_collate, pinned
+from foreload.batch.collate import is_default_collate, pinned
+from foreload.batch.collated import Collated
 from foreload.checks import Array, inherits
 from foreload.datasets.images.transform import apply_transform
 from foreload.datasets.tensor_rows import from_array

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from foreload import _native
-from foreload.batch.collate import Collated, is_default_collate, pinned
+from foreload.batch.collate import is_default_collate, pinned
+from foreload.batch.collated import Collated
 from foreload.batch.failure import remaining_positions
 from foreload.checks import Array
 from foreload.datasets.images.cache import ImageCache

@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 from foreload import _native, transforms
 from foreload._torch import draw_seed
 from foreload.batch.buffers import Buffers, memory_for_a_batch
-from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.collate import is_default_collate
+from foreload.batch.collated import Collated
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import fingerprint_with, stamp
 from foreload.checks import Array, check_bool, check_int, inherits
@@ -35,7 +36,6 @@ from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.protocol import BatchMemory, BatchOptions, ImageForms, SampleSource, UserCode
 from foreload.remote.url import local_path
-from foreload.transforms import ImageTransform
 from foreload.transforms.arrays import size_pair
 
 __all__ = ["ImageDataset"]
@@ -175,7 +175,7 @@ class ImageDataset(
 
         def load(indices: Array) -> None:
             # A damaged image is an error where it is asked for; a loader may skip it.
-            if isinstance(self.transform, ImageTransform):
+            if isinstance(self.transform, transforms.ImageTransform):
                 for _, failure in self.image_assembly(self.transform, (0, 0), buffers).load(indices):
                     if not isinstance(failure, DecodeError):
                         raise failure
@@ -220,7 +220,7 @@ class ImageDataset(
         position %= len(self)
         if not inherits(self, ImageDataset, "prepare_sample", "finish_sample"):
             return self.finish_sample(position, self.prepare_sample(position))
-        if isinstance(self.transform, ImageTransform) and inherits(self, ImageDataset, "read_encoded"):
+        if isinstance(self.transform, transforms.ImageTransform) and inherits(self, ImageDataset, "read_encoded"):
             return self._load_batch([position])[0]
         image = apply_transform(self.transform, self._decode(position))
         return self._sample(image, int(self._targets[position]))
@@ -232,10 +232,10 @@ class ImageDataset(
         None if the transform is Python, or a subclass loads samples itself: they are then loaded one by one.
         """
         own = inherits(self, ImageDataset, "__getitem__", "read_encoded", "prepare_sample", "finish_sample")
-        return self._load_batch if own and isinstance(self.transform, ImageTransform) else None
+        return self._load_batch if own and isinstance(self.transform, transforms.ImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
-        assert isinstance(self.transform, ImageTransform)
+        assert isinstance(self.transform, transforms.ImageTransform)
         seed = draw_seed() if self.transform.random else 0
         memory = memory_for_a_batch()
         batch = self.image_assembly(self.transform, (seed, 0), memory).start(indices)
@@ -244,7 +244,7 @@ class ImageDataset(
         return Collated([memory.handed_over(images), *others], len(indices), IMAGE_NUMBERS)
 
     def _sample(self, image: Any, target: int) -> tuple[Any, ...]:
-        has_flips = isinstance(self.transform, ImageTransform) and self.transform.flip_on_device
+        has_flips = isinstance(self.transform, transforms.ImageTransform) and self.transform.flip_on_device
         return (image, target, False) if has_flips else (image, target)  # mirrored already, by itself
 
     def _decode(self, index: int) -> Array:
@@ -289,7 +289,7 @@ class ImageDataset(
     ) -> ImageAssembly | EncodedAssembly | None:
         """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
         own = inherits(self, ImageDataset, "__getitems__") and self.__getitems__ is not None
-        if not own or not isinstance(self.transform, ImageTransform):
+        if not own or not isinstance(self.transform, transforms.ImageTransform):
             return None
         is_plain = spec.cache is None and is_default_collate(spec.collate_fn)
         if self._decoder is None or spec.device is None or not is_plain:
@@ -298,7 +298,7 @@ class ImageDataset(
 
     def image_assembly(
         self,
-        transform: ImageTransform,
+        transform: transforms.ImageTransform,
         key: tuple[int, int],
         buffers: BatchMemory,
         spec: BatchOptions | None = None,

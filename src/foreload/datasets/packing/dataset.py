@@ -12,7 +12,8 @@ from torch.utils.data import Dataset
 
 from foreload import _native
 from foreload.batch.buffers import Buffers
-from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.collate import is_default_collate
+from foreload.batch.collated import Collated
 from foreload.batch.samples import ColumnAssembly
 from foreload.checks import Array, inherits
 from foreload.datasets.packing.masks import cu_seqlens

@@ -10,7 +10,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from foreload.batch.assembly import note_sample
-from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.collate import is_default_collate
+from foreload.batch.collated import Collated
 from foreload.batch.samples import ColumnAssembly
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64, inherits

@@ -11,7 +11,8 @@ import numpy as np
 
 from foreload import _native
 from foreload.batch.buffers import Buffers
-from foreload.batch.collate import Collated, is_default_collate
+from foreload.batch.collate import is_default_collate
+from foreload.batch.collated import Collated
 from foreload.checks import check_int, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch, note_text
