@@ -104,6 +104,8 @@ def collate_collated(batch: Any, *, collate_fn_map: Any = None) -> Any:
 
 
 def _unmarked(sample: Any) -> Any:
+    if torch_collate.default_collate_fn_map.get(type(sample)) is not collate_collated:
+        return sample  # of another dataset, which makes no batches as a whole
     if isinstance(sample, torch.Tensor):
         return sample.as_subclass(torch.Tensor)
     kind: Any = type(sample).__base__

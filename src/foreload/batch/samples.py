@@ -247,7 +247,7 @@ class ColumnAssembly(SampleAssembly):
 
     Args:
         spec: options of the loader.
-        dataset: returns a :class:`~foreload.batch.collate.Collated`, or else samples, of a list of indices.
+        dataset: returns a :class:`~foreload.batch.collated.Collated`, or else samples, of a list of indices.
         buffers: memory for the batches.
 
     Attributes:
