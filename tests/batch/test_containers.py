@@ -135,3 +135,21 @@ class Tagged(dict[str, Any]):
 def test_samples_that_would_come_back_as_others_are_refused(make: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         fl.CachedDataset(Samples(make))
+
+
+class Encoded(UserDict[str, Any]):
+    """Has an attribute that is not set, as the texts that tokenizers of transformers make."""
+
+    def __init__(self, data: Any = None) -> None:
+        super().__init__(data)
+        self.rest = None
+
+
+def test_samples_of_other_libraries_are_kept_or_refused_with_the_remedy() -> None:
+    dataset = fl.CachedDataset(Samples(lambda index: Encoded(row(index))))
+    assert numbers(dataset[2]) == numbers(Encoded(row(2)))
+    dataset = fl.CachedDataset(Samples(lambda index: torch.max(torch.tensor([[0.0, index]]), 1)))
+    assert type(dataset[2]) is type(torch.max(torch.zeros(1, 2), 1))
+    assert [value.tolist() for value in dataset[2]] == [[2.0], [1]]
+    with pytest.raises(TypeError, match="give a plain dict or tuple"):
+        fl.CachedDataset(Samples(lambda index: torch.Size([index, 3])))

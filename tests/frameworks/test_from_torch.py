@@ -37,6 +37,12 @@ def test_a_loader_that_was_replaced_before_is_taken_again() -> None:
             fl.from_torch(prepared, **options)
 
 
+def test_a_timeout_is_taken_over_only_with_workers_that_may_be_late() -> None:
+    stock: Any = DataLoader(TensorDataset(torch.arange(6)), 2, num_workers=1, timeout=300)
+    assert fl.from_torch(stock).timeout == 300
+    assert len(list(fl.from_torch(stock, num_workers=0))) == 3
+
+
 class Repeat:
     """A batch sampler that never ends, as training loops of detectors have."""
 

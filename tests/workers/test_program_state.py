@@ -19,18 +19,30 @@ class Kept: number = 1
 """
 
 LOOKS = """
-import functools, json, multiprocessing, os, pickle, sys
+import functools, json, logging, multiprocessing, os, pickle, sys
 import helper, torch
 from foreload.dataset_state.copied import CopiedState
 
 SCALE = 1
 LABELS = ["a", "b"]
 KEPT = helper.Kept()
+LOGGER = logging.getLogger(__name__)
+LATER, MORE = (lambda index: index), (lambda index: index + 1)
 
 class Same:
     sizes = (1, 2)
     def __init__(self, size=(1, 2), split="train"): self.size, self.split, self.labels = size, split, LABELS
     def __getitem__(self, index): return index if self.split == "train" else LABELS[index], Same.sizes
+class SameNames:
+    def __init__(self): self.data = [1, 2]
+    def __getitem__(self, index): return self.data[index]
+class SameLogger:
+    def __getitem__(self, index): LOGGER.debug(__name__); return index
+class SameText:
+    split = "train set"
+    def __getitem__(self, index): return SameText.split, "train set"
+class SameFunctions:
+    def __getitem__(self, index): return LATER(MORE(index))
 class Variable:
     def __getitem__(self, index): return index * SCALE
 class Attribute:
@@ -55,6 +67,8 @@ def transform(sample): return sample * SCALE
 def look(held): return [[name, each.differs] for name, each in pickle.loads(held)]
 
 if __name__ == "__main__":
+    data = [3]
+    SameText.split = "".join(["train", " set"])
     SCALE = 2
     SET_LATER = 1
     Attribute.factor = 2
@@ -62,7 +76,8 @@ if __name__ == "__main__":
     helper.size = 2
     helper.load = lambda index: index + 1
     KEPT.number = 2
-    kinds = [Same, Variable, Attribute, Inherits, Replaced, Module, Function, Object, Holds, Under]
+    kinds = [Same, SameNames, SameLogger, SameText, SameFunctions]
+    kinds += [Variable, Attribute, Inherits, Replaced, Module, Function, Object, Holds, Under]
     parts = {kind.__name__: (kind(),) for kind in kinds}
     parts |= {"transform": (Same(), transform), "partial": (Same(), functools.partial(transform))}
     found = []
@@ -88,7 +103,8 @@ def test_what_differs_in_another_process_is_found(method: str, tmp_path: Path) -
     done = python(tmp_path / "script.py", method, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     found = dict(json.loads(done.stdout))
-    assert found.pop("Same") is None
+    for name in [name for name in found if name.startswith("Same")]:
+        assert found.pop(name) is None, name
     assert found.pop("gradient mode") == "torch's gradient mode"
     assert found.pop("dtype") == "torch's default dtype"
     assert found.pop("folder") == "the current directory"
@@ -105,7 +121,7 @@ import torch, foreload as fl
 SCALE = 1
 
 class Slow(torch.utils.data.Dataset):
-    def __len__(self): return 1000
+    def __len__(self): return 100_000
     def __getitem__(self, index):
         time.sleep(0.05)  # as a whole, long enough for processes to pay
         return index * SCALE

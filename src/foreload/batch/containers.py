@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import UserDict, defaultdict
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -34,10 +35,13 @@ class Container:
     def __init__(self, like: Any) -> None:
         self.kind = type(like)
         self._names = list(like) if isinstance(like, Mapping) else None
-        self._sample = _emptied(like)
         count = len(like)
         ones = [torch.ones(()) for _ in range(count)]
-        sample = self.sample(ones)
+        sample = None
+        with suppress(TypeError):
+            self._sample = _emptied(like)
+            sample = self.sample(ones)
+        marked(self.kind)  # type: ignore[arg-type]  # here, and not in several threads at a time
         if type(sample) is not self.kind or not _holds(sample, self._names, ones):
             raise TypeError(f"data: no samples like a {self.kind.__name__} can be made; {_REMEDY}")
         batch: Any = default_collate([sample])
@@ -107,9 +111,11 @@ def _has_more(sample: Any, first: Any) -> bool:
     except TypeError:  # it cannot be sent to a worker process either
         return True
     held = state[0] if state else None
-    if isinstance(sample, UserDict) and isinstance(held, dict) and held.keys() == {"data"}:
-        return False
-    return bool(held)
+    if held is sample or not isinstance(held, dict):
+        return bool(held) and held is not sample
+    return any(
+        value is not None for name, value in held.items() if not (isinstance(sample, UserDict) and name == "data")
+    )
 
 
 def _emptied(like: Any) -> Any:
@@ -137,7 +143,10 @@ def _filled(container: Any, names: list[Any] | None, fields: Sequence[Any]) -> A
 def _tuple_or_list(container: Any, fields: Sequence[Any]) -> Any:
     if isinstance(container, tuple):
         # The constructor of a user's class, as of a named tuple, may take other arguments.
-        return tuple.__new__(type(container), fields)
+        try:
+            return tuple.__new__(type(container), fields)
+        except TypeError:  # the constructor of one of torch's (torch.max(x, 1)) takes no other
+            return type(container)(fields)
     copied = copy.copy(container)
     copied[:] = fields
     return copied

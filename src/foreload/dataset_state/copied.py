@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import dis
 import functools
 import io
 import logging
@@ -17,7 +16,6 @@ from itertools import islice
 from operator import is_
 from types import (
     BuiltinMethodType,
-    CodeType,
     FunctionType,
     MappingProxyType,
     MethodType,
@@ -40,6 +38,7 @@ from foreload.dataset_state.settings import Settings
 from foreload.dataset_state.walk import (
     LRU_CACHE,
     generators,
+    globals_read,
     is_installed,
     is_of_user,
     modules_used,
@@ -267,7 +266,7 @@ class CopiedState:
             self._watch_cell(variable, cell)
         self._reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         known = function.__globals__
-        used = [each for each in _globals_read(function.__code__) if each in known]
+        used = [each for each in globals_read(function.__code__) if each in known]
         self._watch_names(known, used)
         for module in modules_used(function):
             self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())
@@ -301,13 +300,3 @@ def _is_as_full(function: Any, before: int) -> bool:
 
 def _iterates_plainly(kind: type) -> bool:
     return any(optional(kind, "__iter__") is known.__iter__ for known in (*_CONTAINERS, OrderedDict))
-
-
-@functools.lru_cache(maxsize=4096)
-def _globals_read(code: CodeType) -> tuple[str, ...]:
-    """Return the global variables that code reads, and functions defined in it."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            names.update(_globals_read(value))
-    return tuple(sorted(names))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import decimal  # noqa: F401 (its context is compared, which is not there before)
 import hashlib
+import logging
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.settings import Settings
-from foreload.dataset_state.walk import LRU_CACHE, is_installed, walk
+from foreload.dataset_state.walk import LRU_CACHE, globals_read, is_installed, walk
 
 __all__ = ["ProgramState"]
 
@@ -46,7 +47,8 @@ def _codes_of(parts: tuple[Any, ...]) -> dict[tuple[str, str], Any]:
             code = code.__wrapped__ if isinstance(code, LRU_CACHE) else code
             code = code if isinstance(code, (type, FunctionType)) else type(code)
             module = str(code.__module__)  # which classes may define as anything
-            if not is_installed(module):
+            # (What has no name of its own is in the code of what has.)
+            if not is_installed(module) and "<" not in code.__qualname__:
                 found["__main__" if module == "__mp_main__" else module, code.__qualname__] = code
     return found
 
@@ -64,6 +66,18 @@ def _digest(value: Any) -> bytes | None:
 class _Pickler(ContentPickler):
     def __init__(self, write: Callable[[Any], Any]) -> None:
         super().__init__(_Written(write), protocol=5, buffer_callback=lambda part: write(part.raw()))
+
+    def persistent_id(self, thing: Any) -> Any:
+        # Pickle tells equal strings from one that is there twice.
+        return (1, thing.encode(errors="surrogatepass")) if type(thing) is str else super().persistent_id(thing)
+
+    def reducer_override(self, thing: Any) -> Any:
+        # A logger, which has the name of its module, is in no sample.
+        return (str, ("logger",)) if isinstance(thing, logging.Logger) else super().reducer_override(thing)
+
+    def globals_of(self, code: CodeType) -> list[str]:
+        # The main module has another name there.
+        return [name for name in globals_read(code) if name != "__name__"]
 
 
 class _Written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import logging
 import random
@@ -25,6 +26,7 @@ __all__ = [
     "PLAIN",
     "find_open_file",
     "generators",
+    "globals_read",
     "imported_by",
     "is_installed",
     "is_of_user",
@@ -264,3 +266,13 @@ def is_installed(module: str) -> bool:
         return package != "__main__"
     file = getattr(sys.modules.get(package), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_read(code: CodeType) -> tuple[str, ...]:
+    """Return the global variables that code reads, and functions defined in it."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            names.update(globals_read(value))
+    return tuple(sorted(names))

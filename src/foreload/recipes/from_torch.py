@@ -50,6 +50,8 @@ def from_torch(loader: Any, **options: Any) -> Any:
     if isinstance(loader, DataLoader) or not isinstance(loader, TorchDataLoader):
         raise TypeError(f"loader must be a torch DataLoader that is not foreload's, got {type(loader).__name__}")
     arguments: dict[str, Any] = {name: getattr(loader, name) for name in _SAME if hasattr(loader, name)}
+    if options.get("num_workers") == 0:
+        arguments.pop("timeout", None)  # for which there must be workers
     if "num_workers" not in options:
         arguments["num_workers"] = loader.num_workers
         arguments["multiprocessing_context"] = loader.multiprocessing_context

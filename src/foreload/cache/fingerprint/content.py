@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from mmap import mmap
@@ -100,6 +100,10 @@ class ContentPickler(pickle.Pickler):
         """Return the names of attributes as one string, which is no name of a file, and their values."""
         return repr(list(attributes)), list(attributes.values())
 
+    def globals_of(self, code: CodeType) -> Sequence[str]:
+        """Return the names of what may be global variables that code uses."""
+        return sorted(set(_names(code)))
+
     def _of_class(self, kind: type) -> Any:
         module = _module_of(kind)
         if _is_installed(module):
@@ -115,7 +119,9 @@ class ContentPickler(pickle.Pickler):
         if _is_installed(module):  # the words of whose code name no file of the dataset
             return str, (_name_of(function), repr(_code(code))), (held, _version(module))
         names = sorted(set(_names(code)))
-        found = {name: function.__globals__[name] for name in names if name in function.__globals__}
+        found = {
+            name: function.__globals__[name] for name in self.globals_of(code) if name in function.__globals__
+        }
         modules = [part for part in found.values() if isinstance(part, ModuleType)]
         parts = [
             self.held({name: vars(part)[name] for name in names if name in vars(part)})

@@ -12,7 +12,9 @@ export function soon(name, work) {
 }
 
 function next() {
-  const [name, work] = waiting.entries().next().value;
+  // The page's texts, which say what the user has chosen, come before plots of what was.
+  const name = waiting.has("page") ? "page" : waiting.keys().next().value;
+  const work = waiting.get(name);
   waiting.delete(name);
   const began = performance.now();
   try {
