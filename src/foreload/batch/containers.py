@@ -111,11 +111,12 @@ def _has_more(sample: Any, first: Any) -> bool:
     except TypeError:  # it cannot be sent to a worker process either
         return True
     held = state[0] if state else None
-    if held is sample or not isinstance(held, dict):
-        return bool(held) and held is not sample
-    return any(
-        value is not None for name, value in held.items() if not (isinstance(sample, UserDict) and name == "data")
-    )
+    if held is sample:  # its attributes are its items
+        return False
+    if not isinstance(held, dict):
+        return bool(held)
+    own = {"data"} if isinstance(sample, UserDict) else set()
+    return any(value is not None for name, value in held.items() if name not in own)
 
 
 def _emptied(like: Any) -> Any:
