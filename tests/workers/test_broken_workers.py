@@ -111,6 +111,21 @@ def test_too_many_ends_are_an_error_that_says_what_killed_it_and_where() -> None
         list(loader)
 
 
+class Unreadable(Deadly):
+    """Cannot be unpickled."""
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("not in this process")
+
+
+def test_a_worker_that_cannot_be_started_is_not_started_again(capfd: pytest.CaptureFixture[str]) -> None:
+    loader = fl.DataLoader(Unreadable(50, 9), batch_size=4, num_workers=1, multiprocessing_context="forkserver")
+    with pytest.raises(RuntimeError, match=r"exit code 1 before its first job, by the error .* `if __name__"):
+        list(loader)
+    assert capfd.readouterr().err.count("ValueError: not in this process") == 1
+    assert loader.restarts == []
+
+
 @pytest.mark.parametrize(("end", "words"), [(signal.SIGKILL, "Killed"), (signal.SIGSEGV, "Segmentation fault")])
 def test_without_restarts_the_error_is_torchs(end: Any, words: str) -> None:
     loader = fl.DataLoader(Deadly(50, 9, end), batch_size=4, num_workers=2, workers="processes", max_restarts=0)

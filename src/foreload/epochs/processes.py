@@ -254,9 +254,9 @@ class ProcessEpoch(PooledEpoch[W]):
 
     def _replace(self, worker: W) -> None:
         worker.end()
-        if self._restarts_left == 0:
+        if self._restarts_left == 0 or worker.has_failed_to_start:
             message = worker.death()
-            if self._max_restarts:
+            if self._max_restarts and not worker.has_failed_to_start:
                 asked = list(worker.asked.values())
                 died = f"{self._max_restarts + 1} workers died in this epoch (max_restarts={self._max_restarts})."
                 message = f"{message.rstrip()} {died}"

@@ -71,6 +71,11 @@ class Worker(ABC):
     def death(self) -> str:
         """Describe how the worker ended."""
 
+    @property
+    def has_failed_to_start(self) -> bool:
+        """Whether it has ended by an error before its first job, as another one in its place would."""
+        return False
+
     @abstractmethod
     def where(self) -> str:
         """Describe what the worker is doing."""

@@ -150,9 +150,21 @@ class ProcessWorker(Worker):
         self._spans.add_queued(queued)
         return self.process
 
+    @property
+    def has_failed_to_start(self) -> bool:
+        """Whether it ended by an exception while it imported modules or unpickled what it was given."""
+        return self.process.exitcode == 1 and not self._header.started
+
     def death(self) -> str:
         """Describe how the process ended, in torch's words."""
         code = self.process.exitcode
+        if self.has_failed_to_start:
+            return (
+                f"DataLoader worker (pid {self.process.pid}) exited unexpectedly with exit code {code} before its "
+                "first job, by the error that it has printed: the script, which it imports, or the dataset, which "
+                "it unpickles, cannot be loaded in another process. If the script starts the epoch when it is "
+                "imported, put that under `if __name__ == '__main__':`"
+            )
         if code is not None and code < 0:
             return f"DataLoader worker (pid {self.process.pid}) is killed by signal: {signal.strsignal(-code)}. "
         return (
