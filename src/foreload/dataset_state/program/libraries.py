@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,13 +22,14 @@ __all__ = ["LibraryState", "UserNames"]
 # The most values of a container that are compared.
 _MOST_ITEMS = 10_000
 
-# Modules whose variables are their process' own, or are sent with a process anyway.
-_LEFT_OUT = ("foreload", "sys", "os", "builtins", "multiprocessing", "logging", "warnings", "threading")
+# Modules whose variables are their process' own, or are sent with a process anyway; functions in them count.
+_OWN = ("sys", "os", "posixpath", "builtins", "multiprocessing", "logging", "warnings", "threading")
 
 # Where libraries keep what functions of theirs set: the functions, and the variables of a module.
 _KEPT = (
     ({"set_image_backend", "set_video_backend"}, "torchvision", ("_image_backend", "_video_backend")),
     ({"set_option", "options"}, "pandas._config.config", ("_global_config",)),
+    ({"add_type"}, "mimetypes", ("types_map", "common_types")),
     ({"textdomain", "bindtextdomain"}, "gettext", ("_current_domain", "_localedirs")),
 )
 
@@ -40,16 +42,17 @@ class UserNames:
     Attributes:
         used: all names.
         stored: those that are set as attributes of anything.
+        modules: the ids of modules that are variables in the user's modules, by whatever name.
     """
 
     def __init__(self) -> None:
         self.used: set[str] = set()
         self.stored: set[str] = set()
-        self.modules: set[int] = set()  # the ids of modules that are variables of the user's modules
+        self.modules: set[int] = {id(os.path)}
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and not is_installed(name):
                 self.modules |= {id(value) for value in vars(module).values() if isinstance(value, ModuleType)}
-                if name != "__mp_main__":
+                if name != "__mp_main__":  # the main module once more
                     used, stored = _names_of(name)
                     self.used |= used
                     self.stored |= stored
@@ -107,26 +110,24 @@ class LibraryState:
         for setters, module, kept in _KEPT:
             if module in sys.modules and not setters.isdisjoint(names.used):
                 for name in kept:
-                    value = vars(sys.modules[module]).get(name)
-                    self._found[module, name] = "hash", _digest(value)
+                    self._found[module, name] = "hash", _digest(vars(sys.modules[module]).get(name))
 
     def _note(self, names: UserNames, module: str, name: str, value: Any) -> None:
         if isinstance(value, type):
             if is_installed(value.__module__):
                 for attribute in sorted(names.stored & vars(value).keys()):
                     self._note_set(module, f"{name}.{attribute}", vars(value)[attribute])
-                return
-        elif _is_plain_container(value):
-            self._found[module, name] = "hash", _digest(value)
-            return
-        if name in names.stored:
+        elif isinstance(value, (list, dict, set)) or name in names.stored:
             self._note_set(module, name, value)
 
     def _note_set(self, module: str, name: str, value: Any) -> None:
-        if isinstance(value, PLAIN) and (type(value) in PLAIN or isinstance(value, Enum)):
+        is_own = module.partition(".")[0] in _OWN
+        if isinstance(value, PLAIN) and (type(value) in PLAIN or isinstance(value, Enum)) and not is_own:
             self._found[module, name] = "value", value
-        elif _is_of_user(value) or _is_plain_container(value):
+        elif _is_of_user(value):
             self._found[module, name] = "hash", _digest(value)
+        elif _is_short(value) and not is_own and (digest := _digest(value)) is not None:
+            self._found[module, name] = "hash", digest
 
     def differs(self) -> str | None:
         """Return the name of a variable that is another one in this process; None if all are the same.
@@ -151,8 +152,7 @@ def _modules(names: UserNames) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the installed modules that the user's code names, with their variables."""
     for name, module in sorted(sys.modules.items()):
         is_named = name in names.used or name.rpartition(".")[2] in names.used or id(module) in names.modules
-        is_open = isinstance(module, ModuleType) and name.partition(".")[0] not in _LEFT_OUT
-        if is_named and is_open and is_installed(name):
+        if is_named and isinstance(module, ModuleType) and is_installed(name) and name.split(".")[0] != "foreload":
             yield name, {key: value for key, value in vars(module).items() if not key.startswith("__")}
 
 
@@ -164,11 +164,8 @@ def _is_of_user(value: Any) -> bool:
     return isinstance(code, FunctionType) and not is_installed(str(code.__module__))
 
 
-def _is_plain_container(value: Any) -> bool:
-    if type(value) not in CONTAINERS or len(value) > _MOST_ITEMS:
-        return False
-    inside = [*value, *value.values()] if isinstance(value, dict) else value
-    return set(map(type, inside)) <= set(PLAIN)
+def _is_short(value: Any) -> bool:
+    return isinstance(value, CONTAINERS) and len(value) <= _MOST_ITEMS
 
 
 def _digest(value: Any) -> bytes | None:
