@@ -101,13 +101,9 @@ class Objects:
 class Builtin:
     def __getitem__(self, index): return _("text")
 class BehindMany:
-    def __init__(self):
-        self.items = [(str(item), item) for item in range(30_000)]
-        self.transform = Scaled()
-    def __getitem__(self, index): return self.transform(index)
-class Among:
-    def __init__(self): self.items = [(str(item), item) for item in range(30_000)] + [("last", Scaled())]
-    def __getitem__(self, index): return self.items[index]
+    def __init__(self): self.items, self.steps = [(str(item), item) for item in range(30_000)], []
+    def __getitem__(self, index): return [step(index) for step in self.steps]
+class Among(BehindMany): pass
 class Held:
     def __init__(self): self.items = {InSet()}
     def __getitem__(self, index): return [item(index) for item in self.items]
@@ -128,10 +124,13 @@ if __name__ == "__main__":
     kind_of(1)
     KEYS[Item] = 1
     kinds = [value for value in list(globals().values()) if isinstance(value, type)]
-    kinds = [kind for kind in kinds if "__getitem__" in vars(kind) and kind.__module__ == "__main__"]
+    kinds = [kind for kind in kinds if hasattr(kind, "__getitem__") and kind.__module__ == "__main__"]
     kinds += [package.inside.RelativeFolder, package.inside.RelativeFile]
     with multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
-        held = pickle.dumps([(kind.__name__, CopiedState(kind())) for kind in kinds])
+        parts = {kind.__name__: kind() for kind in kinds}
+        parts["BehindMany"].steps.append(Scaled())
+        parts["Among"].items.append(("last", Scaled()))
+        held = pickle.dumps([(name, CopiedState(part)) for name, part in parts.items()])
         json.dump(pool.apply(look, (held,)), sys.stdout)
 """
 
