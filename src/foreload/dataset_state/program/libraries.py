@@ -42,34 +42,37 @@ class UserNames:
     Attributes:
         used: all names.
         stored: those that are set as attributes of anything.
+        texts: the texts in it, such as the names of variables of the environment.
         modules: the ids of modules that are variables in the user's modules, by whatever name.
     """
 
     def __init__(self) -> None:
         self.used: set[str] = set()
         self.stored: set[str] = set()
+        self.texts: set[str] = set()
         self.modules: set[int] = {id(os.path)}
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and not is_installed(name):
                 self.modules |= {id(value) for value in vars(module).values() if isinstance(value, ModuleType)}
                 if name != "__mp_main__":  # the main module once more
-                    used, stored = _names_of(name)
+                    used, stored, texts = _names_of(name)
                     self.used |= used
                     self.stored |= stored
+                    self.texts |= texts
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_of(module: str) -> tuple[set[str], set[str]]:
-    """Return all names in a module's code, and those that are set as attributes."""
+def _names_of(module: str) -> tuple[set[str], set[str], set[str]]:
+    """Return all names in a module's code, those that are set as attributes, and the texts in it."""
     code = None
     with suppress(Exception):  # whatever a loader or the file of a module may raise
         code = _code_of(sys.modules[module])
     if code is None:
-        return set(), set()
-    used, stored = names_used(code), set(_stored(code))
+        return set(), set(), set()
+    used, stored, texts = names_used(code), set(_stored(code)), strings_in(code)
     if "setattr" in used:
-        stored |= strings_in(code)
-    return used | stored, stored
+        stored |= texts
+    return used | stored, stored, texts
 
 
 def _code_of(module: ModuleType) -> CodeType | None:

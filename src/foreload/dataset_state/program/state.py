@@ -45,7 +45,9 @@ class ProgramState:
             self._codes[_module_of(code), code.__qualname__] = digest
         self._settings = present_settings()
         names = UserNames()
-        self._environment = {} if _ENVIRONMENT.isdisjoint(names.used) else dict(os.environ)
+        # (Libraries set some variables in each process that imports them.)
+        named = set() if _ENVIRONMENT.isdisjoint(names.used) else names.texts
+        self._environment = {name: os.environ.get(name) for name in named & os.environ.keys()}
         self._libraries = LibraryState(names)
 
     def differs(self) -> str | None:
