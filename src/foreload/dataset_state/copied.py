@@ -32,7 +32,7 @@ from foreload.checks import optional
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Value, Whole, numbers_of
-from foreload.dataset_state.program import ProgramState
+from foreload.dataset_state.program.state import ProgramState
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.settings import Settings
 from foreload.dataset_state.walk import (
@@ -84,7 +84,8 @@ class CopiedState:
         parts: the dataset, and what is applied to its samples.
 
     Attributes:
-        differs: what the parts use that is not what it was in the process that they were sent from.
+        differs: a sentence that says what the parts use that is not what it was in the process that they were sent
+            from; None if all is.
 
     >>> class Scaled:
     ...     factor, weights = 1, [1, 2]
@@ -97,6 +98,7 @@ class CopiedState:
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
         self.differs: str | None = None
+        self._program: ProgramState | None = None  # is the same for all that are sent at once
         self._by_loading: str | None = None
         self._is_first = True
         self._reads_environment = False
@@ -105,7 +107,13 @@ class CopiedState:
 
     def __reduce__(self) -> Any:
         """Let a process that gets copies of the parts look at these."""
-        return _in_other_process, (self._parts, ProgramState(*self._parts))
+        self._program = self._program or ProgramState(*self._parts)
+        return _in_other_process, (self._parts, self._program)
+
+    def sent(self) -> None:
+        """Look again after copies were sent, which moves tensors to memory that processes share."""
+        self._program = None
+        self._note()
 
     def _note(self) -> None:
         self._looks: list[Look] = []
@@ -277,7 +285,7 @@ class CopiedState:
 
 def _in_other_process(parts: tuple[Any, ...], program: ProgramState) -> CopiedState:
     held = CopiedState(*parts)
-    held.differs = program.differs(*parts)
+    held.differs = program.differs()
     return held
 
 

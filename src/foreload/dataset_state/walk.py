@@ -27,13 +27,13 @@ __all__ = [
     "find_open_file",
     "generators",
     "globals_read",
-    "imported_by",
     "is_installed",
     "is_of_user",
     "leaves",
     "modules_used",
     "names_used",
     "slots_of",
+    "strings_in",
     "variables_of",
     "walk",
 ]
@@ -47,6 +47,9 @@ _BASES = ("torch", "typing", "builtins", "abc", "collections")
 
 # What functions become that keep what they have returned, which is nothing until they are first called.
 LRU_CACHE: Any = type(functools.lru_cache(len))
+
+# The names by which code gets at a module whose name is a text.
+_BY_NAME = {"import_module", "__import__", "modules"}
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 CONTAINERS = (list, dict, set, tuple, frozenset, deque)
@@ -234,7 +237,7 @@ def modules_used(function: FunctionType) -> list[ModuleType]:
     code, known = function.__code__, function.__globals__
     names = names_used(code)
     found: list[ModuleType] = []
-    left = [*(known[name] for name in names & known.keys()), *imported_by(code)]
+    left = [*(known[name] for name in names & known.keys()), *_imported_by(function)]
     while left:
         module = left.pop()
         if isinstance(module, ModuleType) and module not in found and not is_installed(module.__name__):
@@ -243,10 +246,41 @@ def modules_used(function: FunctionType) -> list[ModuleType]:
     return found
 
 
-def imported_by(code: CodeType) -> list[ModuleType]:
-    """Return the modules of the user's that code itself imports."""
-    names = [name for name in sorted(names_used(code) & sys.modules.keys()) if not is_installed(name)]
-    return [module for name in names if isinstance(module := sys.modules[name], ModuleType)]
+def _imported_by(function: FunctionType) -> list[ModuleType]:
+    """Return the modules of the user's that a function itself imports, or takes from ``sys.modules``."""
+    code = function.__code__
+    names = set() if _BY_NAME.isdisjoint(names_used(code)) else strings_in(code)
+    for level, name, inner in _imports(code):
+        package = str(function.__globals__.get("__package__") or "").split(".")
+        start = package[: len(package) + 1 - level] if level else []
+        full = ".".join([*start, *filter(None, [name])])
+        parts = full.split(".")
+        names |= {".".join(parts[:end]) for end in range(len(start) or 1, len(parts) + 1)}
+        names |= {f"{full}.{each}" for each in inner}
+    known = [name for name in sorted(names & sys.modules.keys()) if not is_installed(name)]
+    return [module for name in known if isinstance(module := sys.modules[name], ModuleType)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _imports(code: CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
+    """Return what code imports: the number of leading dots, the name, and what comes after ``import``."""
+    steps = list(dis.get_instructions(code))
+    found = [
+        (steps[place - 2].argval, step.argval, steps[place - 1].argval or ())
+        for place, step in enumerate(steps)
+        if step.opname == "IMPORT_NAME"
+    ]
+    inner = [value for value in code.co_consts if isinstance(value, CodeType)]
+    return [*found, *(each for part in inner for each in _imports(part))]
+
+
+def strings_in(code: CodeType) -> set[str]:
+    """Return the texts in code, and in functions defined in it."""
+    found = {value for value in code.co_consts if isinstance(value, str)}
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            found |= strings_in(value)
+    return found
 
 
 def names_used(code: CodeType) -> set[str]:
@@ -262,16 +296,23 @@ def names_used(code: CodeType) -> set[str]:
 def is_installed(module: str) -> bool:
     """Whether a module is part of Python or of an installed package, which keep their own state in order."""
     package = module.partition(".")[0]
+    if package.startswith("_cython_"):  # which the types of compiled functions name
+        return True
     if package in sys.stdlib_module_names or package in ("foreload", "torch"):
         return package != "__main__"
-    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    top = sys.modules.get(package)
+    # (A folder without an __init__.py may be part of several packages.)
+    file = getattr(top, "__file__", None) or "".join(map(str, getattr(top, "__path__", ())))
     return "site-packages" in file or "dist-packages" in file
+
+
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 @functools.lru_cache(maxsize=4096)
 def globals_read(code: CodeType) -> tuple[str, ...]:
     """Return the global variables that code reads, and functions defined in it."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in _READS}
     for value in code.co_consts:
         if isinstance(value, CodeType):
             names.update(globals_read(value))

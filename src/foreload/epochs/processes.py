@@ -19,6 +19,7 @@ from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.epochs.base import EpochSpec, shown
 from foreload.epochs.pooled import PooledEpoch
 from foreload.epochs.progress import warn_of_length
+from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
@@ -74,6 +75,7 @@ class ProcessEpoch(PooledEpoch[W]):
         ahead = self._memory.depth((spec.prefetch_factor or 1) * len(pool.workers))
         self._depth = self._watch.depth = max(len(pool.workers), ahead)
         self._in_order = spec.in_order
+        self._has_warned = False  # of what workers lack
         self._num_dropped = 0  # jobs of this epoch that were no batches of it
         self._deepens = deepens and spec.in_order
         # Whether workers tell the state of their copy of the dataset.
@@ -246,11 +248,22 @@ class ProcessEpoch(PooledEpoch[W]):
                     if result.state is not None and "dataset" in result.state:
                         self._progress[name] = self._cursor.streams[name] = Progress(0, result.state)
             elif result.number in self._asked:
+                if result.unfit and self._task is not None and self._task.program is not None:
+                    self._warn_of_lack(result.unfit)
                 self._answers[result.number] = result
                 if self._tells:
                     indices = self._indices.get(result.number)
                     self._progress[name] = self._progress.get(name, BEGUN).after(result.state, indices)
         return answers is not None
+
+    def _warn_of_lack(self, lack: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warn_user(
+                f"{lack}, and workers load all the same, because worker_init_fn is for them; set it where modules "
+                "are imported, in the dataset or in worker_init_fn (torch's workers lack it too: num_workers=N "
+                "says that it is meant)"
+            )
 
     def _replace(self, worker: W) -> None:
         worker.end()

@@ -16,8 +16,9 @@ from foreload.record.recorder import Recorder
 from foreload.threads import are_over
 from foreload.tune.choice import Choice
 from foreload.workers.copies import own_copy
-from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers
+from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers, sent_parts
 from foreload.workers.spec import CopyWatch, CrewSpec, Workers
+from foreload.workers.start.method import start_method
 from foreload.workers.threads import ThreadPool
 from foreload.workers.worker_info import WorkerIdentity
 
@@ -235,6 +236,8 @@ class Crew:
         if not isinstance(self.pool, ProcessPool) or self.pool.closed or self._is_stuck(self.pool):
             task = replace(_task(spec, seed), held=held)
             pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
+            if held is not None:
+                held.sent()
             self._keep(spec, pool)
             self._pool_task = None if self._owner is None else task
             return pool, self._owner, task
@@ -316,7 +319,16 @@ def _task(spec: CrewSpec, seed: int) -> WorkerTask:
 
     # The loop's process pins memory, and the view has the cache in it already.
     batches = replace(spec.batches, errors=[], pin_device=None, cache=None, lookahead=False)
-    is_hidden = spec.workers == "auto" and spec.is_auto and spec.init is None and not spec.is_stream
-    return WorkerTask(
+    is_chosen = spec.workers == "auto" and spec.is_auto
+    is_hidden = is_chosen and spec.init is None and not spec.is_stream
+    task = WorkerTask(
         batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory, is_hidden=is_hidden
     )
+    if not is_chosen or start_method(spec.context) == "fork":
+        return task
+    from foreload.dataset_state.program.settings import LoopSettings
+    from foreload.dataset_state.program.state import ProgramState
+
+    # (Without worker_init_fn, the calling thread loads in the place of workers that lack something.)
+    program = None if spec.init is None else ProgramState(*sent_parts(spec))
+    return replace(task, settings=LoopSettings(), program=program)

@@ -56,7 +56,8 @@ class Result:
         samples: the number of samples in a batch of a stream.
         failures: samples that failed and were left out or replaced.
         is_empty: whether no sample of the batch was left.
-        unfit: why the calling thread must load this batch and those after it instead; "": it need not.
+        unfit: why the calling thread must load this batch and those after it instead, or, if workers are to load
+            anyway, what they lack; "": it need not.
     """
 
     number: int

@@ -33,7 +33,7 @@ from foreload.workers.spec import CrewSpec
 from foreload.workers.start.method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code, is_declared
 
-__all__ = ["Trial", "is_outdated", "is_selected", "select_workers"]
+__all__ = ["Trial", "is_outdated", "is_selected", "select_workers", "sent_parts"]
 
 # Begins to load with the kind and number of workers and the sampler given, which is a batch sampler or is not.
 Trial = Callable[[WorkerKind, int, Sampler[Any], bool], Any]
@@ -158,7 +158,7 @@ def _native_why(spec: CrewSpec) -> str:
 def _processes(spec: CrewSpec, why: str) -> Choice:
     if not spec.is_auto:
         return Choice("processes", spec.count, why)  # torch's errors, if they cannot be started
-    trouble = why_not_started(spec.context, _sent(spec))
+    trouble = why_not_started(spec.context, sent_parts(spec))
     if trouble is not None:
         why = f"the calling thread loads, without worker_init_fn, because {trouble}"
         warn_user(f"{why}; num_workers=0 says that this is meant")
@@ -166,7 +166,8 @@ def _processes(spec: CrewSpec, why: str) -> Choice:
     return Choice("processes", granted_cores(), f"{why}; one per core")
 
 
-def _sent(spec: CrewSpec) -> tuple[Any, ...]:
+def sent_parts(spec: CrewSpec) -> tuple[Any, ...]:
+    """Return the user's objects that worker processes are sent."""
     return spec.dataset, spec.batches.collate_fn, spec.batches.transform, spec.init
 
 
@@ -188,7 +189,7 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
     from foreload.tune.choose import choose_workers
     from foreload.tune.workload import Workload
 
-    trouble = why_not_started(spec.context, _sent(spec))
+    trouble = why_not_started(spec.context, sent_parts(spec))
     # Threads would load ahead from values that the loop may change; what processes have copies of is watched.
     may_share = user_code is None and not holds_values(spec.dataset)
     kinds: tuple[WorkerKind, ...] = ("threads",) if may_share else ()

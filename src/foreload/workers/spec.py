@@ -65,10 +65,14 @@ class CopyWatch(Protocol):
     """Looks at what samples are made from.
 
     Attributes:
-        differs: what is not the same in this process as in the one that started it; None if all is.
+        differs: a sentence that says what is not the same in this process as in the one that started it; None if
+            all is.
     """
 
     differs: str | None
+
+    def sent(self) -> None:
+        """Look again after copies were sent, which moves tensors to memory that processes share."""
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
@@ -34,6 +34,10 @@ from foreload.workers.spec import CopyWatch
 from foreload.workers.start.set_up import set_up_process
 from foreload.workers.surroundings import ProcessSurroundings
 
+if TYPE_CHECKING:
+    from foreload.dataset_state.program.settings import LoopSettings
+    from foreload.dataset_state.program.state import ProgramState
+
 __all__ = ["STACKS_SIGNAL", "WorkerState", "WorkerTask", "work"]
 
 # Makes a worker write the stacks of its threads, even while it holds the interpreter's lock.
@@ -54,6 +58,8 @@ class WorkerTask:
         is_hidden: whether samples must not see that a worker loads them: its number was left to the loader, and
             the calling thread might have been chosen.
         held: notices what loading changes in the worker's copy of the dataset, if nothing may.
+        settings: those of the loop, which the worker takes over; None: it has them, or is as torch's workers are.
+        program: what the program has set, with which the worker compares what it has, if nothing else does.
     """
 
     spec: BatchSpec
@@ -64,6 +70,12 @@ class WorkerTask:
     reuses: bool = False
     is_hidden: bool = False
     held: CopyWatch | None = None
+    settings: LoopSettings | None = None
+    program: ProgramState | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Whatever unpickles the dataset has the settings already.
+        return {"settings": self.settings, **vars(self)}
 
 
 def work(
@@ -131,6 +143,7 @@ class WorkerState:
         self._snapshots = 0
         self._positions = Positions()  # of files that the loop has open too
         self._made = self._first = 0  # batches in this epoch, and its first job
+        self._differs = None if task.program is None else task.program.differs()
         try:
             if task.init is not None:
                 task.init(worker)
@@ -201,6 +214,8 @@ class WorkerState:
             self._load(result, job.indices)
         if self._task.held is not None:
             self._check_unseen(result, self._task.held)
+        elif self._differs is not None:
+            result.unfit, self._differs = self._differs, None
         if errors := self._task.spec.errors:
             result.failures = list(errors)
             errors.clear()
@@ -211,7 +226,7 @@ class WorkerState:
         moved = self._positions.moved()
         name = held.changed_by_loading()
         if held.differs is not None:
-            result.unfit = f"{held.differs} is not what it is here in a process that is not forked"
+            result.unfit = held.differs
         elif name is not None:
             result.unfit = CHANGES.format(name)
         elif moved is not None:

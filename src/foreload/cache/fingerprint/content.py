@@ -76,7 +76,7 @@ class ContentPickler(pickle.Pickler):
                 return str, self.of_tensor(thing)
             reduced = thing.__reduce_ex__(5)
         except Exception as error:  # whatever pickling a user's object may raise
-            reduced = type(error).__qualname__
+            return self.of_failed(thing, error)
         if isinstance(reduced, str):
             return self.of_name(thing, reduced)
         make, arguments, *rest = reduced
@@ -100,9 +100,24 @@ class ContentPickler(pickle.Pickler):
         """Return the names of attributes as one string, which is no name of a file, and their values."""
         return repr(list(attributes)), list(attributes.values())
 
-    def globals_of(self, code: CodeType) -> Sequence[str]:
-        """Return the names of what may be global variables that code uses."""
-        return sorted(set(_names(code)))
+    def of_failed(self, thing: Any, error: Exception) -> Any:
+        """Return how an object is to be pickled that raises an error when it is."""
+        return self.of_name(thing, type(error).__qualname__)
+
+    def globals_of(self, function: FunctionType) -> dict[str, Any]:
+        """Return the global variables that a function uses, by name."""
+        known = function.__globals__
+        return {name: known[name] for name in sorted(set(_names(function.__code__))) if name in known}
+
+    def variables_in_modules(self, function: FunctionType) -> Sequence[dict[str, Any]]:
+        """Return the variables that a function uses of each module of the user's."""
+        names = sorted(set(_names(function.__code__)))
+        modules = [part for part in self.globals_of(function).values() if isinstance(part, ModuleType)]
+        return [
+            {name: vars(part)[name] for name in names if name in vars(part)}
+            for part in modules
+            if not _is_installed(part.__name__)
+        ]
 
     def _of_class(self, kind: type) -> Any:
         module = _module_of(kind)
@@ -118,17 +133,8 @@ class ContentPickler(pickle.Pickler):
         module = function.__globals__.get("__name__") or ""
         if _is_installed(module):  # the words of whose code name no file of the dataset
             return str, (_name_of(function), repr(_code(code))), (held, _version(module))
-        names = sorted(set(_names(code)))
-        found = {
-            name: function.__globals__[name] for name in self.globals_of(code) if name in function.__globals__
-        }
-        modules = [part for part in found.values() if isinstance(part, ModuleType)]
-        parts = [
-            self.held({name: vars(part)[name] for name in names if name in vars(part)})
-            for part in modules
-            if not _is_installed(part.__name__)
-        ]
-        return str, (_name_of(function), _code(code)), (held, self.held(found), parts)
+        parts = [self.held(variables) for variables in self.variables_in_modules(function)]
+        return str, (_name_of(function), _code(code)), (held, self.held(self.globals_of(function)), parts)
 
 
 class FilesPickler(ContentPickler):

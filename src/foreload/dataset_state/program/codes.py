@@ -1,0 +1,175 @@
+"""Hashes of code with all that it uses, the same in every process."""
+
+from __future__ import annotations
+
+import builtins
+import copyreg
+import dis
+import hashlib
+import io
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from itertools import pairwise
+from types import CodeType, FunctionType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType, ModuleType
+from typing import Any
+
+import torch
+
+from foreload.cache.fingerprint.content import ContentPickler
+from foreload.dataset_state.walk import (
+    globals_read,
+    is_installed,
+    modules_used,
+    names_used,
+    strings_in,
+    variables_of,
+)
+
+__all__ = ["UnknownContentError", "digest_code"]
+
+# What has no state, or one that is of its process or thread alone.
+_STATELESS = (
+    *(type(threading.Lock()), type(threading.RLock()), weakref.ref, weakref.WeakKeyDictionary),
+    *(weakref.WeakValueDictionary, weakref.WeakSet, GetSetDescriptorType, MemberDescriptorType),
+)
+_STATELESS_NAMES = {("_abc", "_abc_data")}
+
+# Functions that get at variables by names that are computed.
+_RUNS_TEXT = {"eval", "exec"}
+_ASKS_MODULE = {"getattr", "vars"}
+
+_MAIN = ("__main__", "__mp_main__")  # its names, here and in processes that are not forked
+
+
+class UnknownContentError(Exception):
+    """An object that code uses cannot be compared; the message says what it is."""
+
+
+def digest_code(value: Any) -> bytes:
+    """Return a hash of a class, a function or any other value with the code and the variables that it uses.
+
+    Raises:
+        UnknownContentError: a part of it cannot be compared.
+    """
+    known = hashlib.sha256()
+    try:
+        _Pickler(known.update).dump(value)
+    except UnknownContentError:
+        raise
+    except Exception as error:  # whatever pickling a user's object may raise
+        raise UnknownContentError(f"an object that raises {type(error).__name__} when it is pickled") from error
+    return known.digest()
+
+
+class _Pickler(ContentPickler):
+    def __init__(self, write: Callable[[Any], Any]) -> None:
+        super().__init__(_Written(write), protocol=5, buffer_callback=lambda part: write(part.raw()))
+
+    def persistent_id(self, thing: Any) -> Any:
+        kind = type(thing)
+        if kind is str:  # pickle tells equal strings from one that is there twice
+            return 1, thing.encode(errors="surrogatepass")
+        if kind is set or kind is frozenset:  # whose order differs between processes
+            return kind.__name__, sorted(map(digest_code, thing))
+        return super().persistent_id(thing)
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, logging.Logger):  # which has the name of its module, and is in no sample
+            return str, ("logger",)
+        if isinstance(thing, ContextVar):
+            return str, (f"variable {thing.name}",), (thing.get(None),)
+        if isinstance(thing, threading.local):
+            return str, ("local",), (type(thing), vars(thing))
+        if isinstance(thing, MappingProxyType):
+            return str, ("proxy",), (dict(thing),)
+        if isinstance(thing, torch.Generator):
+            return str, ("generator",), (thing.get_state(),)
+        if isinstance(thing, torch.jit.ScriptFunction):
+            return str, (f"script {thing.code}",)
+        if isinstance(thing, _STATELESS) or (type(thing).__module__, type(thing).__name__) in _STATELESS_NAMES:
+            return self.of_name(thing, "stateless")
+        if type(thing) in copyreg.dispatch_table:
+            return NotImplemented
+        if isinstance(thing, ModuleType):
+            if thing.__name__ in _MAIN:
+                return str, ("main module",)
+            if not is_installed(thing.__name__):  # that code gets at otherwise than by its name
+                return str, (f"module {thing.__name__}",), variables_of(thing)
+        return super().reducer_override(thing)
+
+    def of_failed(self, thing: Any, error: Exception) -> Any:
+        kind = type(thing)
+        if isinstance(thing, io.IOBase):
+            return self.of_name(thing, repr([getattr(thing, name, None) for name in ("name", "mode")]))
+        if not is_installed(str(kind.__module__)) and isinstance(getattr(thing, "__dict__", None), dict):
+            return super().of_failed(thing, error)
+        raise UnknownContentError(f"an object of {kind.__module__}.{kind.__qualname__}")
+
+    def globals_of(self, function: FunctionType) -> dict[str, Any]:
+        code, known = function.__code__, function.__globals__
+        # The main module has another name there; modules are looked into for what is used of them.
+        read = set(globals_read(code)) - {"__name__"}
+        if "globals" in read and "globals" not in known:
+            by_name = strings_in(code) & known.keys()
+            if not by_name:
+                raise UnknownContentError("a global variable whose name is computed")
+            read |= by_name
+        if "__subclasses__" in names_used(code):
+            raise UnknownContentError("a list of the classes that are derived from one")
+        if any(name in read and name not in known for name in _RUNS_TEXT):
+            raise UnknownContentError("a text that is run as code")
+        found = {name: known[name] for name in sorted(read & known.keys())}
+        # Programs add functions to Python's own, such as that for translated texts.
+        added = {
+            name: vars(builtins)[name]
+            for name in sorted(read - known.keys())
+            if name in vars(builtins) and type(vars(builtins)[name]) is not type(len)
+        }
+        return {name: value for name, value in {**added, **found}.items() if not isinstance(value, ModuleType)}
+
+    def variables_in_modules(self, function: FunctionType) -> list[dict[str, Any]]:
+        code, modules = function.__code__, modules_used(function)
+        if not modules:
+            return []
+        names = names_used(code)
+        if not names.isdisjoint({"getattr", "attrgetter"}):
+            names = names | strings_in(code)
+        found = []
+        for module in sorted(modules, key=lambda module: module.__name__):
+            variables = {name: vars(module)[name] for name in names & vars(module).keys()}
+            if _asks_module(function):
+                variables |= variables_of(module)
+            found.append(
+                {name: value for name, value in sorted(variables.items()) if not isinstance(value, ModuleType)}
+            )
+        return found
+
+
+def _asks_module(function: FunctionType) -> bool:
+    """Whether a function gets at variables of a module by names that may be computed."""
+    if names_used(function.__code__).isdisjoint({*_ASKS_MODULE, "__dict__"}):
+        return False
+    return "__dict__" in names_used(function.__code__) or any(
+        isinstance(function.__globals__.get(name), ModuleType) for name in _asked(function.__code__)
+    )
+
+
+def _asked(code: CodeType) -> Iterator[str]:
+    """Yield the variables that are the first argument of ``getattr`` or ``vars``."""
+    steps = [step for step in dis.get_instructions(code) if step.opname.startswith("LOAD")]
+    for step, after in pairwise(steps):
+        if step.argval in _ASKS_MODULE and isinstance(after.argval, str):
+            yield after.argval
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _asked(value)
+
+
+class _Written:
+    """A file that passes on what is written."""
+
+    def __init__(self, write: Callable[[Any], Any]) -> None:
+        self.write = write

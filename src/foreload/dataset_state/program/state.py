@@ -1,0 +1,122 @@
+"""The part of a program that processes which are not forked lack: what was set since modules were imported."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.dataset_state.program.codes import UnknownContentError, digest_code
+from foreload.dataset_state.program.libraries import LibraryState, UserNames
+from foreload.dataset_state.program.settings import present_settings
+from foreload.dataset_state.walk import is_installed
+
+__all__ = ["ProgramState"]
+
+_OTHER = "in a process that is not forked"
+_ELSEWHERE = f"is not what it is here {_OTHER}"
+
+# The names by which code reads variables of the environment.
+_ENVIRONMENT = {"environ", "getenv"}
+
+
+class ProgramState:
+    """The code that loads samples with the global variables and attributes of classes that it uses, and settings.
+
+    Processes that ``spawn`` or ``forkserver`` start import modules anew, and get only what the dataset holds.
+
+    Args:
+        parts: the dataset, and what is applied to its samples.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        self._codes: dict[tuple[str, str], bytes | str] = {}
+        for code in _codes_of(parts):
+            try:
+                digest: bytes | str = digest_code(code)
+            except UnknownContentError as error:
+                digest = str(error)
+            self._codes[_module_of(code), code.__qualname__] = digest
+        self._settings = present_settings()
+        names = UserNames()
+        # (Libraries set some variables in each process that imports them.)
+        named = set() if _ENVIRONMENT.isdisjoint(names.used) else names.texts
+        self._environment = {name: os.environ.get(name) for name in named & os.environ.keys()}
+        self._libraries = LibraryState(names)
+
+    def differs(self) -> str | None:
+        """Return a sentence that says what is not the same in this process; None if all is."""
+        for (module, name), before in self._codes.items():
+            if isinstance(before, str):
+                return f"nothing tells whether {before}, which the code of {name} uses, is the same {_OTHER}"
+            try:
+                is_same = digest_code(_find(module, name)) == before
+            except (UnknownContentError, LookupError):
+                is_same = False
+            if not is_same:
+                return f"the code of {name}, or a variable that it uses, {_ELSEWHERE}"
+        present = present_settings()
+        changed = [name for name, before in self._settings.items() if present[name] != before]
+        changed += [
+            f"os.environ[{name!r}]" for name, text in self._environment.items() if os.environ.get(name) != text
+        ]
+        lack = changed[0] if changed else self._libraries.differs()
+        return None if lack is None else f"{lack} {_ELSEWHERE}"
+
+
+class _Parts(pickle.Pickler):
+    """Pickles anything but the content of arrays, and keeps the classes and functions of the user's in it."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nothing(), protocol=5)
+        self.codes: dict[int, Any] = {}
+
+    def reducer_override(self, thing: Any) -> Any:
+        code = thing if isinstance(thing, (type, FunctionType)) else type(thing)
+        # (What has no name of its own is in the code of what has.)
+        if not is_installed(_module_of(code)) and "<" not in code.__qualname__:
+            self.codes[id(code)] = code
+        if isinstance(thing, torch.Tensor):
+            return int, ()
+        if isinstance(thing, np.ndarray) and not thing.dtype.hasobject:
+            return int, ()
+        return NotImplemented
+
+
+class _Nothing(io.RawIOBase):
+    """A file that keeps nothing."""
+
+    def write(self, part: Any) -> int:
+        return memoryview(part).nbytes
+
+
+def _codes_of(parts: tuple[Any, ...]) -> list[Any]:
+    """Return the user's classes and functions that the parts are made of.
+
+    A process that unpickles the parts gets them by their names, and all else as it is here.
+    """
+    found = _Parts()
+    found.dump(parts)
+    return list(found.codes.values())
+
+
+def _module_of(code: Any) -> str:
+    module = str(code.__module__)  # which classes may define as anything
+    return "__main__" if module == "__mp_main__" else module
+
+
+def _find(module: str, name: str) -> Any:
+    """Return what pickle finds by a name; raise LookupError if there is nothing."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise LookupError(name) from error
+    return found
