@@ -37,6 +37,12 @@ class SamplePickler(pickle.Pickler):
             return value.__reduce__()  # by value, for a copy may be written to
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":
             return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
+        if isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
+            # Torch refuses it between processes too: no gradient would reach what it was computed from.
+            raise pickle.PicklingError(
+                "a tensor that requires a gradient and was computed from others cannot be copied with these; call "
+                "detach() on it in the dataset, or load in the training process without a cache"
+            )
         return NotImplemented
 
     def _reduce(self, value: torch.Tensor) -> Any:
@@ -182,13 +188,44 @@ class _SendingPickler(SamplePickler):
         return super().reducer_override(value)
 
 
+class _CachePickler(SamplePickler):
+    """Keeps what pickle loses, and refuses what it cannot keep: a cached sample is to be like a loaded one."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is object:
+            raise pickle.PicklingError("an object() is known by its identity, which no copy has")
+        if isinstance(value, np.ndarray) and _loses_attributes(value):
+            plain, kind = value.view(np.ndarray), type(value)
+            return _view_as, (plain, kind), vars(value), None, None, _set_attributes
+        return super().reducer_override(value)
+
+
+def _loses_attributes(array: Array) -> bool:
+    """Whether an array has attributes, and its class leaves pickling to numpy, which drops them."""
+    # (Those of a memmap are its file, which its rows are copied from.)
+    if type(array) is np.ndarray or isinstance(array, np.memmap) or not getattr(array, "__dict__", None):
+        return False
+    return all(
+        getattr(type(array), name) is getattr(np.ndarray, name)
+        for name in ("__reduce__", "__reduce_ex__", "__setstate__")
+    )
+
+
+def _view_as(array: Array, kind: type[Array]) -> Array:
+    return array.view(kind)
+
+
+def _set_attributes(array: Array, attributes: dict[str, Any]) -> None:
+    vars(array).update(attributes)
+
+
 def serialize(sample: Any) -> list[Array]:
     """Return a sample as pieces of bytes, to be stored one after the other.
 
     Raises:
         Exception: the sample cannot be pickled.
     """
-    parts = flatten(sample)
+    parts = flatten(sample, _CachePickler)
     lengths = np.array([len(parts), *map(len, parts)], np.int64)
     pieces = [lengths.view(np.uint8)]
     at = lengths.nbytes
