@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -323,11 +324,103 @@ def test_tensors_of_any_shape_are_a_list() -> None:
         ("padded_sequence", [torch.ones(1, 2), torch.ones(1, 3)], ValueError, r"\(1, 2\), \(1, 3\)"),
         ("padded_sequence", [torch.tensor(1)], ValueError, "the first dimension"),
         ("padded_sequence", [torch.ones(1), "text"], TypeError, "sample 1 of the batch must be a tensor"),
+        (
+            "padded_sequence",
+            [[1 << 24 | 1], torch.tensor([0.5])],
+            ValueError,
+            "sample 0 .* torch.float32, the type .* not hold one",
+        ),
+        (
+            "padded_sequence",
+            [np.ones(1, np.uint16), np.ones(1, np.int16)],
+            ValueError,
+            "int16, torch.uint16; give",
+        ),
+        ("padded_sequence", [[1], [1 << 70]], TypeError, "sample 1 of the batch must .* int64 does not hold one"),
+        (
+            "image",
+            [{"x": np.zeros(2)}, {}],
+            ValueError,
+            "sample 1 of the batch has no 'x', which sample 0 has; give",
+        ),
+        ("image", [{}, {"x": np.zeros(2)}], ValueError, "sample 0 of the batch has no 'x', which sample 1 has"),
+        ("image", [{"x": 1}, (1, 2)], TypeError, "sample 1 of the batch is a tuple, where others are dicts"),
+        (
+            "image",
+            [(torch.zeros(1, 2, 2),), torch.zeros(1, 2, 2)],
+            ValueError,
+            "sample 1 has 1 .* one of them is a tup",
+        ),
+        (
+            "image",
+            [torch.zeros(3, 2, 2), np.zeros((2, 2, 3), np.uint8)],
+            ValueError,
+            "sample 1 is torch.uint8 and",
+        ),
+        ("image", [np.zeros((2, 2), object)], TypeError, "sample 0 of the batch: an image must be .*object_"),
+        ("image", [np.ma.masked_equal(np.eye(2), 0)], TypeError, "sample 0 .* an image .* masked; fill that in"),
+        ("text", [[1], [1 << 70]], TypeError, "sample 1 of the batch: a text of tokens .* int64 does not hold"),
+        ("text", [np.array(["a"])], TypeError, "sample 0 of the batch: a text of tokens must be"),
+        ("text", [("a", ["x"]), ("b", ["x", "y"])], TypeError, "sample 0 of the batch: a target must be"),
+        ("text", [("a", [[1], [2, 3]]), ("b", [1])], TypeError, "sample 0 of the batch: a target must be"),
+        ("variable_length", [[1], [1 << 70]], TypeError, "sample 1 of the batch must .* int64 does not hold one"),
+        (
+            "padded_text",
+            [[1], [1 << 70]],
+            TypeError,
+            "sample 1 of the batch: input_ids must .* int64 does not hold",
+        ),
+        ("padded_text", [torch.ones(1, 2).long()], TypeError, r"sample 0 .* got Tensor of the shape \(1, 2\)"),
+        ("padded_text", [[1], np.array([2**63], np.uint64)], ValueError, "sample 1 of the batch: int64 does not"),
+        ("padded_text", [{"input_ids": [1], "attention_mask": [0.5]}], ValueError, "sample 0 .* must be 1 for"),
+        (
+            "padded_text",
+            [{"input_ids": [1], "attention_mask": None}],
+            TypeError,
+            "sample 0 .*: attention_mask must",
+        ),
+        ("padded_text", [{"input_ids": [1], "x": [1 << 70]}], TypeError, "sample 0 of the batch: 'x' must be"),
+        (
+            "padded_text",
+            [{"input_ids": [1], "labels": [1 << 70]}],
+            TypeError,
+            "sample 0 of the batch: labels must",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(collate: str, batch: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         getattr(Collate, f"{collate}_collate")(batch)
+
+
+@pytest.mark.parametrize(
+    ("collate", "batch", "note"),
+    [
+        (Collate.image_collate, [{"x": 1}, {"x": None}], "sample 1 of the batch: it is None"),
+        (Collate.image_collate, [(np.eye(2), 1), (np.eye(2), 1 << 70)], "sample 1 .* does not fit into int64"),
+        (Collate.text_collate, [("a", 1), ("b", None)], "sample 1 of the batch: it is None"),
+        (Collate.variable_length_collate, [([1], 1), ([2], 1 << 70)], "sample 1 .* does not fit into int64"),
+        (Collate.padded_text_collate, [([1], 1), ([2], "b")], "sample 1 of the batch: it is a str"),
+        (Collate.padded_sequence_collate, [([1], 1), ([2], 1 << 70)], "sample 1 .* does not fit into int64"),
+    ],
+)
+def test_a_value_that_torch_does_not_collate_is_noted(collate: Any, batch: Any, note: str) -> None:
+    with pytest.raises((TypeError, ValueError, RuntimeError)) as caught:
+        collate(batch)
+    assert re.search(note, "".join(caught.value.__notes__))
+
+
+@pytest.mark.parametrize(("pad_id", "error"), [(0.5, TypeError), (None, TypeError), ("0", TypeError)])
+def test_the_token_that_pads_is_a_whole_number(pad_id: Any, error: Any) -> None:
+    with pytest.raises(error, match="pad_id must be an int"):
+        Collate.padded_text_collate([[1], [2, 3]], pad_id=pad_id)
+
+
+def test_words_beside_a_target_and_tensors_alone_in_tuples() -> None:
+    assert Collate.text_collate([[["two", "words"], 1], [["one"], 0]])[0] == [["two", "words"], ["one"]]
+    tensors, targets = Collate.variable_length_collate([(torch.ones(1),), (torch.ones(2),)])
+    assert [len(tensor) for tensor in tensors] == [1, 2]
+    assert targets is None
 
 
 @pytest.mark.parametrize("collate", [Collate.text_collate, Collate.variable_length_collate])

@@ -53,7 +53,9 @@ class OPTInit:
         sampler_class: the class of the loader's sampler, e.g. ``RandomSampler``.
         generator: the generator that the sampler will draw from, or one in the same state, before the first epoch;
             None for a ``SequentialSampler`` or a ``DistributedSampler``, which need none.
-        n: the number of samples in the dataset; in the whole of it, if the sampler is that of a ``Subset``.
+        n: the number of samples in the dataset; in the whole of it, if the sampler is that of a ``Subset``. A
+            ``WeightedRandomSampler`` or ``SubsetRandomSampler`` knows no dataset: instead of a ``Subset``, give it
+            the weights (0: left out) or the indices of the whole.
         replacement, num_samples, epochs: what the sampler will draw. They need not be given, nor be right: the
             sampler itself shows it.
 
