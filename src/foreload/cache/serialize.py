@@ -37,6 +37,8 @@ class SamplePickler(pickle.Pickler):
             return value.__reduce__()  # by value, for a copy may be written to
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":
             return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
+        if type(value) is torch.storage.TypedStorage:
+            return _reduce_storage(value)
         if isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
             # Torch refuses it between processes too: no gradient would reach what it was computed from.
             raise pickle.PicklingError(
@@ -82,6 +84,28 @@ class SamplePickler(pickle.Pickler):
                 if storage.data_ptr() == address and storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
                     return tensor
         return None
+
+
+def _reduce_storage(storage: torch.storage.TypedStorage) -> Any:
+    """Reduce the storage of a tensor with attributes, a gradient or the like, in the same way wherever it lies.
+
+    (Torch writes its place in memory, too.)
+    """
+    if storage.dtype in _QUANTISED:
+        return NotImplemented
+    try:
+        whole = torch.empty(0, dtype=storage.dtype, device="cpu").set_(storage)
+    except RuntimeError:  # it lies on another device
+        return NotImplemented
+    return _typed, (whole.untyped_storage(), storage.dtype)
+
+
+# Torch has no tensors of these that are as simple.
+_QUANTISED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
 
 def _plain(tensor: torch.Tensor) -> bool:

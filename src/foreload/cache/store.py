@@ -233,7 +233,7 @@ class SampleStore:
             return
         self.native.note_cost(index, nanoseconds)
         size = block_size(sum(map(len, parts)))
-        if not self.native.put(index, parts) and size > self.arguments[1]:
+        if not self.native.put(index, parts) and size > self.arguments[1] and self.spill is None:
             self._warn_once(
                 f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
                 f"{self.arguments[1]:,}; it is loaded each time. Give a larger budget"
