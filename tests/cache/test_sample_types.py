@@ -239,6 +239,7 @@ def test_arrays_of_a_class_keep_their_attributes(tmp_path: pathlib.Path) -> None
     back = there_and_back({"values": values, "row": values[1]})
     assert type(back["values"]) is type(back["row"]) is WithUnit
     assert back["values"].unit == back["row"].unit == "metres"
+    assert restore(flatten(values)).unit == "metres"  # as a worker process sends it
     assert back["values"].again[0] is back["values"]
     assert np.array_equal(back["row"], values[1])
     mapped = np.memmap(tmp_path / "values", np.int64, "w+", shape=(4,))

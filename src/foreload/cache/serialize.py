@@ -35,6 +35,9 @@ class SamplePickler(pickle.Pickler):
             return self._reduce(value)
         if type(value) is np.ndarray and not value.flags.writeable:
             return value.__reduce__()  # by value, for a copy may be written to
+        if isinstance(value, np.ndarray) and _loses_attributes(value):
+            plain, kind = value.view(np.ndarray), type(value)
+            return _view_as, (plain, kind), vars(value), None, None, _set_attributes
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":
             return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
         if type(value) is torch.storage.TypedStorage:
@@ -84,6 +87,25 @@ class SamplePickler(pickle.Pickler):
                 if storage.data_ptr() == address and storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
                     return tensor
         return None
+
+
+def _loses_attributes(array: Array) -> bool:
+    """Whether an array has attributes, and its class leaves pickling to numpy, which drops them."""
+    # (Those of a memmap are its file, which its rows are copied from.)
+    if type(array) is np.ndarray or isinstance(array, np.memmap) or not getattr(array, "__dict__", None):
+        return False
+    return all(
+        getattr(type(array), name) is getattr(np.ndarray, name)
+        for name in ("__reduce__", "__reduce_ex__", "__setstate__")
+    )
+
+
+def _view_as(array: Array, kind: type[Array]) -> Array:
+    return array.view(kind)
+
+
+def _set_attributes(array: Array, attributes: dict[str, Any]) -> None:
+    vars(array).update(attributes)
 
 
 def _reduce_storage(storage: torch.storage.TypedStorage) -> Any:
@@ -213,34 +235,12 @@ class _SendingPickler(SamplePickler):
 
 
 class _CachePickler(SamplePickler):
-    """Keeps what pickle loses, and refuses what it cannot keep: a cached sample is to be like a loaded one."""
+    """Refuses what comes back as another: a cached sample is to be like a loaded one."""
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is object:
             raise pickle.PicklingError("an object() is known by its identity, which no copy has")
-        if isinstance(value, np.ndarray) and _loses_attributes(value):
-            plain, kind = value.view(np.ndarray), type(value)
-            return _view_as, (plain, kind), vars(value), None, None, _set_attributes
         return super().reducer_override(value)
-
-
-def _loses_attributes(array: Array) -> bool:
-    """Whether an array has attributes, and its class leaves pickling to numpy, which drops them."""
-    # (Those of a memmap are its file, which its rows are copied from.)
-    if type(array) is np.ndarray or isinstance(array, np.memmap) or not getattr(array, "__dict__", None):
-        return False
-    return all(
-        getattr(type(array), name) is getattr(np.ndarray, name)
-        for name in ("__reduce__", "__reduce_ex__", "__setstate__")
-    )
-
-
-def _view_as(array: Array, kind: type[Array]) -> Array:
-    return array.view(kind)
-
-
-def _set_attributes(array: Array, attributes: dict[str, Any]) -> None:
-    vars(array).update(attributes)
 
 
 def serialize(sample: Any) -> list[Array]:
