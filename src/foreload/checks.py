@@ -106,9 +106,12 @@ def check_int(name: str, value: Any, least: int | None = None, *, otherwise: str
     Traceback (most recent call last):
     ValueError: num_samples must be 1 or more, got 0
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int{otherwise}, got {value!r}")
-    number = operator.index(value)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:  # of an array of many numbers too
+        raise TypeError(f"{name} must be an int{otherwise}, got {value!r}") from None
     if least is not None and number < least:
         raise ValueError(f"{name} must be {least} or more, got {number}")
     return number

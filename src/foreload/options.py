@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, Never, SupportsIndex, get_args
 
-from foreload.checks import Array, Indices, check_int
+from foreload.checks import Array, Indices, check_bool, check_int
 from foreload.machine import granted_memory
 
 __all__ = [
@@ -143,14 +143,18 @@ class Cache:
     def __post_init__(self) -> None:
         """Check the arguments."""
         wanted = parse_bytes(self.budget, name="cache budget")
-        if not callable(self.policy) and self.policy not in POLICIES:
+        if not callable(self.policy) and not (isinstance(self.policy, str) and self.policy in POLICIES):
             raise ValueError(
                 f"cache policy must be one of {', '.join(POLICIES)}, or a function, got {self.policy!r}"
             )
-        if self.keep not in get_args(Keep):
+        if not (isinstance(self.keep, str) and self.keep in get_args(Keep)):
             raise ValueError(f"cache keep must be one of {', '.join(get_args(Keep))}, got {self.keep!r}")
         if self.spill is not None and not isinstance(self.spill, (str, os.PathLike)):
             raise TypeError(f"cache spill must be a folder, got {self.spill!r}")
+        if self.spill is not None and not os.fspath(self.spill):
+            raise ValueError("cache spill must be a folder, got ''; say '.' for the present one")
+        check_bool("cache route", self.route)
+        check_bool("cache share", self.share)
         most = int(_LARGEST_SHARE * granted_memory())
         if wanted > most:
             warnings.warn(

@@ -8,6 +8,7 @@ import dataclasses
 import decimal
 import gc
 import pathlib
+import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from foreload.cache.serialize import deserialize, serialize
+from foreload.cache.serialize import deserialize, flatten, restore, serialize
 from foreload.cache.store import SampleStore
 
 
@@ -37,6 +38,15 @@ class Slotted:
 
     def __init__(self, rows: Any) -> None:
         self.rows = rows
+
+
+class WithUnit(np.ndarray[Any, Any]):
+    """With an attribute, as NumPy's manual has it."""
+
+    unit = ""
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.unit = getattr(other, "unit", "")
 
 
 def there_and_back(sample: Any) -> Any:
@@ -220,3 +230,64 @@ def test_packed_samples_are_aligned_for_any_type() -> None:
     offsets = [value.data_ptr() - memory.ctypes.data for value in (first, second)]
     assert all(offset % 64 == 0 for offset in offsets)
     assert (third.ctypes.data - memory.ctypes.data) % 64 == 0
+
+
+def test_arrays_of_a_class_keep_their_attributes(tmp_path: pathlib.Path) -> None:
+    values = np.arange(6.0).reshape(2, 3).view(WithUnit)
+    values.unit = "metres"
+    values.again = [values]  # type: ignore[attr-defined]
+    back = there_and_back({"values": values, "row": values[1]})
+    assert type(back["values"]) is type(back["row"]) is WithUnit
+    assert back["values"].unit == back["row"].unit == "metres"
+    assert restore(flatten(values)).unit == "metres"  # as a worker process sends it
+    assert back["values"].again[0] is back["values"]
+    assert np.array_equal(back["row"], values[1])
+    mapped = np.memmap(tmp_path / "values", np.int64, "w+", shape=(4,))
+    assert there_and_back(mapped).tolist() == [0] * 4
+
+
+def computed_by_a_model() -> Any:
+    return torch.ones(2, requires_grad=True) * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(computed_by_a_model, "detach"), (object, "identity")], ids=["gradient", "object"]
+)
+def test_what_no_copy_can_be_is_loaded_each_time(make: Any, why: str) -> None:
+    store = SampleStore(1, 1 << 16)
+    given_out = [make() for _ in range(2)]
+    with pytest.warns(UserWarning, match=f"sample 0 cannot be cached, .*{why}"):
+        assert store.load(0, lambda _: {"x": given_out[0]})["x"] is given_out[0]
+    assert store.load(0, lambda _: {"x": given_out[1]})["x"] is given_out[1]
+
+
+def test_a_worker_process_sends_no_tensor_without_what_it_was_computed_from() -> None:
+    with pytest.raises(pickle.PicklingError, match=r"call detach\(\)"):
+        flatten([computed_by_a_model()])
+    assert restore(flatten(torch.ones(2, requires_grad=True))).requires_grad
+
+
+def with_a_name() -> torch.Tensor:
+    tensor = torch.ones(3)
+    tensor.name_of_file = "a.png"  # type: ignore[attr-defined]
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        with_a_name,
+        lambda: torch.ones(3, requires_grad=True),
+        lambda: torch.nn.Parameter(torch.ones(2)),
+        lambda: torch.ones(3, dtype=torch.complex64).conj(),
+    ],
+    ids=["attribute", "gradient", "parameter", "conjugate"],
+)
+def test_equal_samples_are_equal_bytes_wherever_they_lie(make: Any) -> None:
+    """A spill folder of an earlier run is used if its samples are these bytes."""
+    first, second = make(), make()
+    assert first.data_ptr() != second.data_ptr()
+    assert np.array_equal(np.concatenate(serialize(first)), np.concatenate(serialize(second)))
+    back = there_and_back(first)
+    assert (back.dtype, back.requires_grad, vars(back)) == (first.dtype, first.requires_grad, vars(first))
+    assert torch.equal(back, first)

@@ -275,3 +275,61 @@ def test_values_of_a_transform_are_named(arguments: Any, kind: type[Exception], 
 def test_a_configuration_is_a_path_or_text(read: Any, source: Any) -> None:
     with pytest.raises(TypeError, match=r"source must be a path or (JSON|YAML) text, got"):
         read(source)
+
+
+Call = Callable[[Any], Any]
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "error", "message"),
+    [
+        (lambda value: fl.Cache("1MiB", route=value), "no", TypeError, "cache route must be True or False"),
+        (lambda value: fl.Cache("1MiB", share=value), 0, TypeError, "cache share must be True or False, got 0"),
+        (lambda value: fl.Cache("1MiB", spill=value), "", ValueError, "cache spill must be a folder, got ''; say"),
+        (lambda value: fl.Cache("1MiB", policy=value), np.zeros(2), ValueError, "cache policy must be one of"),
+        (lambda value: fl.Cache("1MiB", keep=value), np.zeros(2), ValueError, "cache keep must be one of"),
+        (fl.Cache, np.zeros(2), TypeError, "cache budget must be an int"),
+        (fl.LRUCache, np.zeros(2), TypeError, "capacity must be an int, got array"),
+        (lambda value: fl.cached(policy=value), [], ValueError, "policy must be one of lru, .*got \\[\\]"),
+        (lambda value: fl.PrefetchLoader([1], value), -1, RuntimeError, "device must be .*got -1: .* negative"),
+        (lambda value: fl.PrefetchLoader([1], value), "", RuntimeError, "device must be .*got '': .* empty"),
+        (lambda value: fl.gather(torch.ones(2), [0], value), 1, TypeError, "out must be a tensor or None"),
+        (lambda value: fl.DataLoaderPerformanceMonitor(watch=value), "no", TypeError, "watch must be True"),
+        (fl.DataLoaderPerformanceMonitor, 1, TypeError, "memory must be a MemoryMonitor or None, got int"),
+        (fl.EfficientDataLoader, None, TypeError, "dataset must be map-style or iterable, got NoneType"),
+        (
+            lambda value: fl.OPTInit(torch.utils.data.RandomSampler, torch.Generator(), 5, replacement=value),
+            "no",
+            TypeError,
+            "replacement must be True or False, got 'no'",
+        ),
+    ],
+)  # fmt: skip
+def test_an_argument_of_no_use_is_named(call: Call, value: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(value)
+
+
+@pytest.mark.parametrize("config", [{}, {"batch_size": 2}, 3])
+def test_the_configuration_of_a_factory_is_looked_at_before_files(config: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("meow\n")
+    factory = fl.DataLoaderFactory
+    with pytest.raises(TypeError, match="config must be a DataLoaderConfig, got"):
+        factory.create_text_dataloader(tmp_path / "a.txt", config, padding=False)
+    for make in (factory.create_image_dataloader, factory.create_hdf5_dataloader):
+        with pytest.raises(TypeError, match="config must be a DataLoaderConfig, got"):
+            make(tmp_path / "nothing is here", config)
+
+
+def test_images_are_not_loaded_for_a_device_that_is_none(
+    files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fl.HighPerformanceDataset, "__init__", lambda *_: pytest.fail("it reads the files"))
+    with pytest.raises(RuntimeError, match="device must be one such as 'cuda'"):
+        fl.create_dataloader(files, [0, 1], preload=True, prefetch_device="gpu0")
+
+
+def test_more_images_may_be_kept_than_any_folder_has(files: list[str]) -> None:
+    images = fl.ImageDataset(files, labels=[0, 1], image_size=2, cache_size=10**30)
+    assert images[1][1] == 1
+    assert images.cache_size == 10**30

@@ -286,48 +286,11 @@ def test_tensors_of_any_shape_are_a_list() -> None:
     assert [tuple(box.shape) for box in boxes] == [(2, 4), (1, 4)]
 
 
-@pytest.mark.parametrize(
-    ("collate", "batch", "error", "message"),
-    [
-        (
-            "text",
-            [("a", 1), "b"],
-            ValueError,
-            "all be .data, target., .* sample 1 has 1 fields and sample 0 has 2",
-        ),
-        ("text", [("a", 1), (None, 2)], TypeError, "sample 1 of the batch: a text must be a str, .* NoneType"),
-        ("text", ["a", 7], TypeError, "sample 1 of the batch: a text must be a str, .* got int"),
-        ("text", [{"input_ids": [1]}], TypeError, "got dict; of dicts with input_ids, padded_text_collate"),
-        (
-            "variable_length",
-            [(torch.ones(1), 1), ("text", 2)],
-            TypeError,
-            "sample 1 of the batch must be a tensor",
-        ),
-        ("variable_length", [(torch.ones(1), 1), (torch.ones(1), 1, 2)], ValueError, "sample 1 has 3 fields"),
-        ("image", [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)], ValueError, r"\(3, 4, 4\), \(3, 5, 4\); resize"),
-        ("image", [(torch.zeros(1), 1), (torch.zeros(1),)], ValueError, "sample 1 has 1 fields"),
-        ("image", [torch.zeros(1), "cat.jpg"], TypeError, "sample 1 of the batch: an image must be .* got str"),
-        ("padded_text", ["some words"], TypeError, "sample 0 .* got str; tokenize texts in the dataset"),
-        ("padded_text", [[1], [1.5]], TypeError, "sample 1 of the batch: tokens must be"),
-        ("padded_text", [{"ids": [1]}], TypeError, "sample 0 of the batch: a dict needs input_ids, has ids"),
-        ("padded_text", [{"input_ids": [1], "attention_mask": [1, 1]}], ValueError, "has 2 entries for 1 tokens"),
-        ("padded_text", [{"input_ids": [1], "label": 1, "labels": 2}], ValueError, "sample 0 .* both 'label' and"),
-        ("padded_text", [np.array([2**63], np.uint64)], ValueError, "int64 does not hold"),
-        ("padded_text", [([1], np.array([2**63], np.uint64))], ValueError, "int64 does not hold"),
-        ("padded_text", [([1], 1), [2]], ValueError, "sample 1 of the batch has no 'labels', which sample 0 has"),
-        ("padded_text", [[1], ([2], 1)], ValueError, "sample 0 of the batch has no 'labels', which sample 1 has"),
-        ("image", [], ValueError, "image_collate: the batch is empty; let the batch sampler leave out"),
-        ("padded_text", [], ValueError, "padded_text_collate: the batch is empty"),
-        ("padded_sequence", (), ValueError, "padded_sequence_collate: the batch is empty"),
-        ("padded_sequence", [torch.ones(1, 2), torch.ones(1, 3)], ValueError, r"\(1, 2\), \(1, 3\)"),
-        ("padded_sequence", [torch.tensor(1)], ValueError, "the first dimension"),
-        ("padded_sequence", [torch.ones(1), "text"], TypeError, "sample 1 of the batch must be a tensor"),
-    ],
-)
-def test_what_does_not_fit_is_named(collate: str, batch: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        getattr(Collate, f"{collate}_collate")(batch)
+def test_words_beside_a_target_and_tensors_alone_in_tuples() -> None:
+    assert Collate.text_collate([[["two", "words"], 1], [["one"], 0]])[0] == [["two", "words"], ["one"]]
+    tensors, targets = Collate.variable_length_collate([(torch.ones(1),), (torch.ones(2),)])
+    assert [len(tensor) for tensor in tensors] == [1, 2]
+    assert targets is None
 
 
 @pytest.mark.parametrize("collate", [Collate.text_collate, Collate.variable_length_collate])

@@ -148,3 +148,26 @@ def test_a_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) 
     with pytest.raises(FileNotFoundError) as caught:
         DataLoaderConfig().to_json(path)
     assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("name", ["custom_sampler", "custom_batch_sampler"])
+@pytest.mark.parametrize("sampler", ["012", b"012"])
+def test_a_text_is_no_sampler(name: str, sampler: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be something to iterate over, or None, got b?'012'"):
+        DataLoaderConfig(**{name: sampler})
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (DataLoaderConfig.from_json, '{"batch_size": 4, "shuffle": true, "batch_size": 8}'),
+        (DataLoaderConfig.from_yaml, "batch_size: 4\nshuffle: true\nbatch_size: 8\n"),
+    ],
+)
+def test_a_field_is_there_once(read: Any, text: str, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(text)
+    for source in (text, tmp_path / "config"):
+        with pytest.raises(
+            ValueError, match=r"is no valid (JSON|YAML): the field 'batch_size' is there 2 times; leave"
+        ):
+            read(source)

@@ -154,7 +154,7 @@ def cached(
     """
     if policy == "opt":
         return OPTCache(maxsize)
-    if policy not in _POLICIES:
+    if not (isinstance(policy, str) and policy in _POLICIES):
         raise ValueError(f"policy must be one of {', '.join(_POLICIES)}, opt, got {policy!r}")
     most = check_maxsize(maxsize, "cached")
     return lambda function: _Cached(function, float("inf") if most is None else most, _POLICIES[policy])

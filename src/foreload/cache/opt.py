@@ -20,7 +20,7 @@ from foreload.cache.instances import identify_instances, identity_of, set_identi
 from foreload.cache.replanning import MAX_PLANNED, EpochPlans, fall_back
 from foreload.cache.store import SampleStore
 from foreload.cache.view import places_of, unwrap
-from foreload.checks import Indices, check_int
+from foreload.checks import Indices, check_bool, check_int
 from foreload.machine import granted_memory
 from foreload.order.index import position_of
 from foreload.order.lookahead import asks_once
@@ -53,7 +53,9 @@ class OPTInit:
         sampler_class: the class of the loader's sampler, e.g. ``RandomSampler``.
         generator: the generator that the sampler will draw from, or one in the same state, before the first epoch;
             None for a ``SequentialSampler`` or a ``DistributedSampler``, which need none.
-        n: the number of samples in the dataset; in the whole of it, if the sampler is that of a ``Subset``.
+        n: the number of samples in the dataset; in the whole of it, if the sampler is that of a ``Subset``. A
+            ``WeightedRandomSampler`` or ``SubsetRandomSampler`` knows no dataset: instead of a ``Subset``, give it
+            the weights (0: left out) or the indices of the whole.
         replacement, num_samples, epochs: what the sampler will draw. They need not be given, nor be right: the
             sampler itself shows it.
 
@@ -90,6 +92,7 @@ class OPTInit:
         if num_samples is not None:
             check_int("num_samples", num_samples, 1)
         check_int("epochs", epochs, 1)
+        check_bool("replacement", replacement)
         if not (isinstance(sampler_class, type) and issubclass(sampler_class, Sampler)):
             raise TypeError(f"sampler_class must be a class of samplers, got {sampler_class!r}")
         if issubclass(sampler_class, BatchSampler) or not hasattr(sampler_class, "__iter__"):

@@ -35,8 +35,19 @@ class SamplePickler(pickle.Pickler):
             return self._reduce(value)
         if type(value) is np.ndarray and not value.flags.writeable:
             return value.__reduce__()  # by value, for a copy may be written to
+        if isinstance(value, np.ndarray) and _loses_attributes(value):
+            plain, kind = value.view(np.ndarray), type(value)
+            return _view_as, (plain, kind), vars(value), None, None, _set_attributes
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":
             return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
+        if type(value) is torch.storage.TypedStorage:
+            return _reduce_storage(value)
+        if isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
+            # Torch refuses it between processes too: no gradient would reach what it was computed from.
+            raise pickle.PicklingError(
+                "a tensor that requires a gradient and was computed from others cannot be copied with these; call "
+                "detach() on it in the dataset, or load in the training process without a cache"
+            )
         return NotImplemented
 
     def _reduce(self, value: torch.Tensor) -> Any:
@@ -76,6 +87,47 @@ class SamplePickler(pickle.Pickler):
                 if storage.data_ptr() == address and storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
                     return tensor
         return None
+
+
+def _loses_attributes(array: Array) -> bool:
+    """Whether an array has attributes, and its class leaves pickling to numpy, which drops them."""
+    # (Those of a memmap are its file, which its rows are copied from.)
+    if type(array) is np.ndarray or isinstance(array, np.memmap) or not getattr(array, "__dict__", None):
+        return False
+    return all(
+        getattr(type(array), name) is getattr(np.ndarray, name)
+        for name in ("__reduce__", "__reduce_ex__", "__setstate__")
+    )
+
+
+def _view_as(array: Array, kind: type[Array]) -> Array:
+    return array.view(kind)
+
+
+def _set_attributes(array: Array, attributes: dict[str, Any]) -> None:
+    vars(array).update(attributes)
+
+
+def _reduce_storage(storage: torch.storage.TypedStorage) -> Any:
+    """Reduce the storage of a tensor with attributes, a gradient or the like, in the same way wherever it lies.
+
+    (Torch writes its place in memory, too.)
+    """
+    if storage.dtype in _QUANTISED:
+        return NotImplemented
+    try:
+        whole = torch.empty(0, dtype=storage.dtype, device="cpu").set_(storage)
+    except RuntimeError:  # it lies on another device
+        return NotImplemented
+    return _typed, (whole.untyped_storage(), storage.dtype)
+
+
+# Torch has no tensors of these that are as simple.
+_QUANTISED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -182,13 +234,22 @@ class _SendingPickler(SamplePickler):
         return super().reducer_override(value)
 
 
+class _CachePickler(SamplePickler):
+    """Refuses what comes back as another: a cached sample is to be like a loaded one."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is object:
+            raise pickle.PicklingError("an object() is known by its identity, which no copy has")
+        return super().reducer_override(value)
+
+
 def serialize(sample: Any) -> list[Array]:
     """Return a sample as pieces of bytes, to be stored one after the other.
 
     Raises:
         Exception: the sample cannot be pickled.
     """
-    parts = flatten(sample)
+    parts = flatten(sample, _CachePickler)
     lengths = np.array([len(parts), *map(len, parts)], np.int64)
     pieces = [lengths.view(np.uint8)]
     at = lengths.nbytes

@@ -41,6 +41,9 @@ class SampleStore:
         hashed: whether there is bookkeeping for those samples alone that are kept. No plan can be followed then,
             only a rule, and what other samples take and cost is not known.
 
+    Attributes:
+        uncacheable: the samples that this process could not pickle, or unpickle.
+
     >>> store = SampleStore(3, 1 << 20)
     >>> store.load(1, lambda index: [index]), store.load(1, None)
     ([1], [1])
@@ -51,7 +54,7 @@ class SampleStore:
         self._has_warned = False
         self.spill: SpillTarget | None = None
         self._ahead: dict[int, Any] = {}
-        self._uncacheable: set[int] = set()  # samples that cannot be pickled or unpickled
+        self.uncacheable: set[int] = set()
         self.native = _native.Store(samples, room, accesses, most, hashed)
         if self.native.file < 0:
             warn_user(
@@ -230,7 +233,7 @@ class SampleStore:
             return
         self.native.note_cost(index, nanoseconds)
         size = block_size(sum(map(len, parts)))
-        if not self.native.put(index, parts) and size > self.arguments[1]:
+        if not self.native.put(index, parts) and size > self.arguments[1] and self.spill is None:
             self._warn_once(
                 f"sample {index} takes {size:,} bytes, more than the cache's whole budget of "
                 f"{self.arguments[1]:,}; it is loaded each time. Give a larger budget"
@@ -244,7 +247,7 @@ class SampleStore:
             self.native.note_cost(index, nanoseconds)
 
     def _serialized(self, index: int, sample: Any) -> list[Array] | None:
-        if index in self._uncacheable:
+        if index in self.uncacheable:
             return None
         try:
             return serialize(sample)
@@ -253,7 +256,7 @@ class SampleStore:
             return None
 
     def _mark_uncacheable(self, index: int, why: str) -> None:
-        self._uncacheable.add(index)
+        self.uncacheable.add(index)
         self.native.drop(index)
         self._warn_once(f"sample {index} cannot be cached, it {why}; it is loaded each time")
 
@@ -307,7 +310,7 @@ class SampleStore:
         store._has_warned = False
         store.spill = spill
         store._ahead = {}
-        store._uncacheable = set()
+        store.uncacheable = set()
         store.native = _native.Store.open(file)
         if spill is not None:
             store.native.spill_to(spill.descriptor, spill.key, False)

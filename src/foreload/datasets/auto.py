@@ -168,6 +168,9 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
             stacklevel=5,
         )
 
+    def _has_uncacheable(self, index: int) -> None:
+        pass  # the cache has warned, and what does not fit is not kept either
+
     def finish_sample(self, index: int, prepared: Any) -> Any:
         """Apply the dataset's transform, then that of this one."""
         inner = self._inner(TwoStage)

@@ -213,8 +213,11 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
                 reading = track(map(load, range(self._count)), "reading samples", total=self._count, after=1)
             for _ in reading:
                 pass
-            if missing := self._count - int(store.residents().sum()):
+            missing = self._count - int(store.residents().sum()) - len(store.uncacheable)
+            if missing > 0:
                 self._too_large(missing)
+            elif store.uncacheable:
+                self._has_uncacheable(min(store.uncacheable))
         return store
 
     @property
@@ -231,6 +234,12 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
         raise MemoryError(
             f"{missing} of {self._count} samples of {str(self.data_path)!r} do not fit into {self.memory:,} "
             "bytes; use LoadingMode.CACHED, which keeps what fits"
+        )
+
+    def _has_uncacheable(self, index: int) -> None:
+        raise TypeError(
+            f"EAGER keeps all samples, but sample {index} of {str(self.data_path)!r} cannot be pickled (a warning "
+            "says why); return something else from read(), or use LoadingMode.LAZY"
         )
 
     def __len__(self) -> int:

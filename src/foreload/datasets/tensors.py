@@ -71,6 +71,8 @@ def gather(
 
 def _checked_out(out: torch.Tensor, source: torch.Tensor, count: int) -> torch.Tensor:
     """Return the tensor that ``count`` rows are to be copied to; raise ValueError unless it fits them."""
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"out must be a tensor or None, got {type(out).__name__}")
     shape = (count, *source.shape[1:])
     if out.shape != shape or out.dtype != source.dtype or not out.is_contiguous() or out.device.type != "cpu":
         raise ValueError(

@@ -240,10 +240,14 @@ def check_device(device: torch.device | str | int) -> torch.device:
 
     Raises:
         TypeError: it is no name of a device.
-        RuntimeError: it is a GPU that does not exist.
+        ValueError: its number is out of range.
+        RuntimeError: it is no device that torch knows, or a GPU that does not exist.
     """
     try:
         device = torch.device(device)
+    except (RuntimeError, ValueError) as error:
+        kind = ValueError if isinstance(error, ValueError) else RuntimeError
+        raise kind(f"device must be one such as 'cuda' or 'cpu', got {device!r:.80}: {error}") from None
     except TypeError:
         raise TypeError(f"device must be a str such as 'cuda', or a torch.device, got {device!r:.80}") from None
     if device.type != "cuda":

@@ -5,6 +5,7 @@ In foreload's DataLoader they write batches to reused memory; in torch's, to new
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,17 @@ import torch
 from torch.utils.data import default_collate
 
 from foreload.batch.collate import stack
-from foreload.recipes.padding import is_row, is_sequence, of_one_type, pad, read_labels, read_tokens
+from foreload.batch.unlike import note_unlike
+from foreload.checks import check_int
+from foreload.recipes.padding import (
+    as_numbers,
+    is_row,
+    is_sequence,
+    of_one_type,
+    pad,
+    read_labels,
+    read_tokens,
+)
 from foreload.transforms import rgb_array
 
 __all__ = ["CustomCollateFn"]
@@ -49,11 +60,11 @@ class CustomCollateFn:
         """Stack images, and collate what accompanies them.
 
         Args:
-            batch: images; or tuples ``(image, label, ...)``; or dicts, whose Pillow images and arrays are images.
-                An image is a tensor (taken as it is), an array or a Pillow image. Arrays of height x width, or
-                height x width x 1, 3 or 4 become channels x height x width, of the same dtype; other arrays stay
-                as they are. Pillow images become uint8, RGB (16 bits scaled to 8), or one channel if all of the
-                batch are grey of 8 bits.
+            batch: images; or tuples ``(image, label, ...)``; or dicts of the same keys, whose Pillow images and
+                arrays of three dimensions are images. An image is a tensor (taken as it is), an array or a Pillow
+                image. Arrays of height x width, or height x width x 1, 3 or 4 become channels x height x width, of
+                the same dtype; other arrays stay as they are. Pillow images become uint8, RGB (16 bits scaled to
+                8), or one channel if all of the batch are grey of 8 bits.
 
         Returns:
             images (batch x channels x height x width, dtype unchanged, so uint8 is not scaled); or a tuple of them
@@ -61,12 +72,13 @@ class CustomCollateFn:
             or None if there are none; or a dict.
 
         Raises:
-            ValueError: the batch is empty, or the images have different sizes.
+            ValueError: the batch is empty, the images have different sizes or dtypes, or a dict lacks a key that
+                another has.
             TypeError: a sample is not an image.
         """
         first = _not_empty("image_collate", batch)[0]
-        if isinstance(first, Mapping):
-            return {name: _field([sample[name] for sample in batch]) for name in first}
+        if any(isinstance(sample, Mapping) for sample in batch):
+            return {name: _field(values) for name, values in _fields_of_dicts(batch).items()}
         if isinstance(first, (tuple, list)):
             images, *others = _columns(batch, lambda sample: isinstance(sample, (tuple, list)))
             return (_stack_images(images), *map(_targets, others))
@@ -109,8 +121,8 @@ class CustomCollateFn:
             ValueError: some samples have a target, others have none.
         """
         values, *targets = _columns(batch, lambda sample: isinstance(sample, tuple))
-        tensors = [_copy(_tensor(value, position)) for position, value in enumerate(values)]
-        return tensors, *map(_targets, targets)
+        tensors = [_copy(as_numbers(value, position)) for position, value in enumerate(values)]
+        return tensors, *map(_targets, targets or [None])
 
     @staticmethod
     def padded_text_collate(batch: Sequence[Any], pad_id: int = 0) -> dict[str, Any]:
@@ -129,21 +141,20 @@ class CustomCollateFn:
 
         Raises:
             TypeError: a sample is none of these.
-            ValueError: the batch is empty, a mask is not as long as its tokens, or a sample lacks what one has.
+            ValueError: the batch is empty, a mask is not as long as its tokens or not of 0 and 1, a sample lacks
+                what another has, or the common dtype does not hold a number.
         """
+        check_int("pad_id", pad_id)
         whole = _not_empty("padded_text_collate", batch)
         samples = [read_tokens(sample, position) for position, sample in enumerate(whole)]
         lengths = [len(sample["input_ids"]) for sample in samples]
         result: dict[str, Any] = {}
-        for name in dict.fromkeys(name for sample in samples for name in sample):
-            if not all(has := [name in sample for sample in samples]):
-                without, one = has.index(False), has.index(True)
-                raise ValueError(f"sample {without} of the batch has no {name!r}, which sample {one} has")
-            values = [sample[name] for sample in samples]
+        for name, values in _fields_of_dicts(samples).items():
             if not all(map(is_row, values)) or (name != "labels" and list(map(len, values)) != lengths):
-                result[name] = default_collate(values)
+                result[name] = _collated(values)
                 continue
-            rows = of_one_type(list(map(read_labels if name == "labels" else torch.as_tensor, values)))
+            read = read_labels if name == "labels" else functools.partial(as_numbers, what=repr(name))
+            rows = of_one_type([read(value, position) for position, value in enumerate(values)], repr(name))
             result[name] = pad(rows, {"input_ids": pad_id, "labels": _IGNORED_LABEL}.get(name, 0))
         return result
 
@@ -166,7 +177,7 @@ class CustomCollateFn:
         if all(isinstance(sample, tuple) and len(sample) == 2 for sample in batch):
             sequences, labels = zip(*batch, strict=True)
             return *CustomCollateFn.padded_sequence_collate(sequences), _targets(labels)
-        tensors = [_tensor(sample, position) for position, sample in enumerate(batch)]
+        tensors = [as_numbers(sample, position) for position, sample in enumerate(batch)]
         shapes = {(tensor.ndim, tensor.shape[1:]) for tensor in tensors}
         if len(shapes) > 1 or tensors[0].ndim == 0:
             raise ValueError(
@@ -182,6 +193,35 @@ def _not_empty(name: str, batch: Sequence[Any]) -> Sequence[Any]:
     raise ValueError(f"{name}: the batch is empty; let the batch sampler leave out batches of no samples")
 
 
+def _fields_of_dicts(batch: Sequence[Any]) -> dict[Any, list[Any]]:
+    """Return the values of all samples by their key."""
+    for position, sample in enumerate(batch):
+        if not isinstance(sample, Mapping):
+            raise TypeError(
+                f"sample {position} of the batch is a {type(sample).__name__}, where others are dicts; make all "
+                "of them dicts in the dataset"
+            )
+    fields: dict[Any, list[Any]] = {}
+    for name in dict.fromkeys(name for sample in batch for name in sample):
+        if not all(has := [name in sample for sample in batch]):
+            without, one = has.index(False), has.index(True)
+            raise ValueError(
+                f"sample {without} of the batch has no {name!r}, which sample {one} has; give all of them the "
+                "same keys in the dataset"
+            )
+        fields[name] = [sample[name] for sample in batch]
+    return fields
+
+
+def _collated(values: Sequence[Any]) -> Any:
+    """Collate values as torch does; an error names the sample that is unlike the others."""
+    try:
+        return default_collate(list(values))
+    except Exception as error:
+        note_unlike(error, values)
+        raise
+
+
 def _columns(batch: Sequence[Any], is_labelled: Callable[[Any], bool]) -> Sequence[Any]:
     """Return the first fields of all samples, the second ones, and so on; None for targets if there are none."""
     batch = list(batch)  # or a generator would be read twice, and have no samples left
@@ -189,11 +229,16 @@ def _columns(batch: Sequence[Any], is_labelled: Callable[[Any], bool]) -> Sequen
     if not any(labelled):
         return batch, None
     counts = [len(sample) if is_one else 1 for sample, is_one in zip(batch, labelled, strict=True)]
-    if len(set(counts)) > 1:
-        odd = next(position for position, count in enumerate(counts) if count != counts[0])
+    if len(set(counts)) > 1 or not all(labelled):
+        odd = next(
+            position
+            for position, count in enumerate(counts)
+            if (count, labelled[position]) != (counts[0], labelled[0])
+        )
         raise ValueError(
             f"the samples of a batch must all be (data, target), or all data alone, but sample {odd} has "
             f"{counts[odd]} fields and sample 0 has {counts[0]}"
+            f"{'' if counts[odd] != counts[0] else ', and only one of them is a tuple'}"
         )
     return list(zip(*batch, strict=True))
 
@@ -205,20 +250,25 @@ def _is_labelled_text(sample: Any) -> bool:
     if not isinstance(sample, list) or len(sample) != 2:
         return False
     text, target = sample
-    return is_sequence(text) or (isinstance(text, str) and not isinstance(target, str))
+    return is_sequence(text) or _is_words(text) or (isinstance(text, str) and not isinstance(target, str))
 
 
 def _text(text: Any, position: int) -> Any:
     if isinstance(text, str):
         return text
-    if isinstance(text, (list, tuple)) and text and all(isinstance(word, str) for word in text):
+    if _is_words(text):
         return list(text)
     if is_sequence(text):
-        return _copy(torch.as_tensor(text, dtype=None if len(text) else torch.int64))
+        is_bare = isinstance(text, (list, tuple)) and not text
+        return _copy(as_numbers(np.zeros(0, np.int64) if is_bare else text, position, "a text of tokens"))
     raise TypeError(
         f"sample {position} of the batch: a text must be a str, a list of words or tokens, got "
         f"{type(text).__name__}; of dicts with input_ids, padded_text_collate makes a batch"
     )
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(word, str) for word in value)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -229,7 +279,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def _field(values: list[Any]) -> Any:
     is_image = _is_pillow(values[0]) or (isinstance(values[0], np.ndarray) and values[0].ndim == 3)
-    return _stack_images(values) if is_image else default_collate(values)
+    return _stack_images(values) if is_image else _collated(values)
 
 
 def _is_pillow(value: Any) -> bool:
@@ -243,6 +293,14 @@ def _stack_images(images: Sequence[Any]) -> torch.Tensor:
         raise ValueError(
             "the images of a batch must have one size, but are "
             f"{', '.join(str(tuple(tensor.shape)) for tensor in tensors[:8])}; resize them in the transform"
+        )
+    # (Float types have one scale; the numbers of others have the scale of their type.)
+    kinds = [None if tensor.is_floating_point() else tensor.dtype for tensor in tensors]
+    odd = next((position for position, kind in enumerate(kinds) if kind != kinds[0]), None)
+    if odd is not None:
+        raise ValueError(
+            f"the images of a batch must have one dtype, but sample {odd} is {tensors[odd].dtype} and sample 0 is "
+            f"{tensors[0].dtype}, perhaps of another scale; convert them in the transform"
         )
     return stack(tensors)
 
@@ -261,22 +319,21 @@ def _image(image: Any, position: int, grey: bool) -> torch.Tensor:
         image = image[None]
     elif image.ndim == 3 and image.shape[2] in (1, 3, 4):
         image = image.transpose(2, 0, 1)
-    return torch.from_numpy(np.ascontiguousarray(image))
-
-
-def _tensor(sample: Any, position: int) -> torch.Tensor:
-    try:
-        return torch.as_tensor(sample)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"sample {position} of the batch must be a tensor, an array or a list of numbers, got "
-            f"{type(sample).__name__}: {error}"
-        ) from None
+    is_masked = isinstance(image, np.ma.MaskedArray)
+    return as_numbers(image if is_masked else np.ascontiguousarray(image), position, "an image")
 
 
 def _targets(targets: Sequence[Any] | None) -> Any:
     """Collate targets as torch does; those of different shapes are a list of tensors, and None stays None."""
     if targets is None or all(target is None for target in targets):
         return None
-    shapes = {np.shape(target) for target in targets if not isinstance(target, (str, Mapping))}
-    return [torch.as_tensor(target) for target in targets] if len(shapes) > 1 else default_collate(list(targets))
+    if len({_shape(target) for target in targets if not isinstance(target, (str, Mapping))}) <= 1:
+        return _collated(targets)
+    return [as_numbers(target, position, "a target") for position, target in enumerate(targets)]
+
+
+def _shape(target: Any) -> Any:
+    try:
+        return np.shape(target)
+    except ValueError:  # a list of lists of different lengths
+        return None

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 from torch.utils.data import Sampler
 
 from foreload.checks import check_int, check_share
 
-__all__ = ["DataLoaderConfig"]
+__all__ = ["DataLoaderConfig", "check_config"]
 
 _CODE = ("collate_fn", "custom_sampler", "custom_batch_sampler")
 _SWITCHES = (
@@ -89,7 +90,7 @@ class DataLoaderConfig:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         self.max_memory_usage = check_share(self.max_memory_usage)
-        if self.num_workers != "auto":
+        if not (isinstance(self.num_workers, str) and self.num_workers == "auto"):
             self.num_workers = check_int("num_workers", self.num_workers, 0, otherwise=" or 'auto'")
         for name, least in (("batch_size", 1), ("prefetch_factor", 1), ("generator_seed", -(1 << 63))):
             if getattr(self, name) is not None:
@@ -102,7 +103,8 @@ class DataLoaderConfig:
             raise TypeError(f"collate_fn must be callable or None, got {self.collate_fn!r}")
         for name in ("custom_sampler", "custom_batch_sampler"):
             sampler = getattr(self, name)
-            if sampler is not None and not hasattr(sampler, "__iter__") and not hasattr(sampler, "__getitem__"):
+            is_text = isinstance(sampler, (str, bytes, np.generic))  # which no loader draws indices from
+            if is_text or not (sampler is None or hasattr(sampler, "__iter__") or hasattr(sampler, "__getitem__")):
                 raise TypeError(f"{name} must be something to iterate over, or None, got {sampler!r}")
         if self.drop_last and self.batch_size is None and self.custom_batch_sampler is None:
             raise ValueError("drop_last leaves out a last batch, but batch_size=None delivers single samples")
@@ -134,7 +136,7 @@ class DataLoaderConfig:
             FileNotFoundError: ``source`` is neither a file nor the text of a configuration.
             ValueError, TypeError: it is not valid JSON, or not a configuration; the message names the field.
         """
-        return cls._read(source, json.loads, "JSON")
+        return cls._read(source, _load_json, "JSON")
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> Self:
@@ -182,6 +184,15 @@ class DataLoaderConfig:
         return cls(**values)
 
 
+def check_config(config: Any) -> DataLoaderConfig:
+    """Return an argument, the default configuration for None; raise TypeError if it is no configuration."""
+    if config is None:
+        return DataLoaderConfig()
+    if not isinstance(config, DataLoaderConfig):
+        raise TypeError(f"config must be a DataLoaderConfig, got {type(config).__name__}")
+    return config
+
+
 def _written(text: str, path: str | Path | None) -> str:
     if path is None:
         return text
@@ -202,9 +213,24 @@ def _written(text: str, path: str | Path | None) -> str:
     return text
 
 
+def _load_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(fields: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return fields by name; raise ValueError if one is there twice, of which either may be meant."""
+    names = [name for name, _ in fields]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"the field {twice[0]!r} is there {names.count(twice[0])} times; leave all but one out")
+    return dict(fields)
+
+
 def _load_yaml(text: str) -> Any:
     yaml = _yaml()
     try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        if isinstance(tree, yaml.MappingNode):
+            _once([(key.value, None) for key, _ in tree.value if isinstance(key, yaml.ScalarNode)])
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error

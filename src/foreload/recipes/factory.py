@@ -15,10 +15,11 @@ from foreload.checks import check_bool
 from foreload.datasets.folders import Labels
 from foreload.datasets.images.dataset import ImageDataset
 from foreload.device.prefetch import PrefetchLoader
+from foreload.device.stream import check_device
 from foreload.loader import DataLoader
 from foreload.options import LoadingMode
 from foreload.recipes.collate import CustomCollateFn
-from foreload.recipes.config import DataLoaderConfig
+from foreload.recipes.config import DataLoaderConfig, check_config
 from foreload.recipes.loader import EfficientDataLoader
 from foreload.transforms.arrays import size_pair
 
@@ -49,6 +50,7 @@ class DataLoaderFactory:
         path: str | Path | Sequence[str | Path], config: DataLoaderConfig | None = None, **options: Any
     ) -> EfficientDataLoader[Any]:
         """Return a loader of a folder of images, an :class:`~foreload.ImageDataset`."""
+        check_config(config)  # before files are read
         return EfficientDataLoader(ImageDataset(path, **options), config)
 
     @staticmethod
@@ -63,7 +65,7 @@ class DataLoaderFactory:
         """
         from foreload.datasets.text import TextDataset
 
-        config = config or DataLoaderConfig()
+        config = check_config(config)
         texts = TextDataset(path, max_length=max_length, **options)
         if not texts.padding and config.collate_fn is None:
             pad = partial(CustomCollateFn.padded_text_collate, pad_id=texts.collate.pad)
@@ -77,6 +79,7 @@ class DataLoaderFactory:
         """Return a loader of an HDF5 file, an :class:`~foreload.HDF5Dataset`."""
         from foreload.datasets.hdf5 import HDF5Dataset
 
+        check_config(config)
         return EfficientDataLoader(HDF5Dataset(path, dataset_name, **options), config)
 
 
@@ -176,6 +179,8 @@ def create_dataloader(
     """
     check_bool("augment", augment)
     check_bool("pin_memory", pin_memory)
+    if prefetch_device is not None:
+        check_device(prefetch_device)  # before all images are loaded
     size = size_pair(img_size, "img_size")
     transform = transforms.train(size, color_jitter=_COLOR_JITTER) if augment else transforms.val(size)
     dataset = HighPerformanceDataset(data_paths, labels, transform, cache_size, preload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from foreload.device.prefetch import PrefetchLoader
 from foreload.loader import DataLoader
-from foreload.recipes.config import DataLoaderConfig
+from foreload.recipes.config import DataLoaderConfig, check_config
 from foreload.recipes.monitors import DataLoaderPerformanceMonitor
 from foreload.record.memory import MemoryMonitor
 
@@ -45,9 +45,9 @@ class EfficientDataLoader(DataLoader[T_co]):
     logger = logging.getLogger("foreload")
 
     def __init__(self, dataset: Dataset[T_co], config: DataLoaderConfig | None = None, **options: Any) -> None:
-        if config is not None and not isinstance(config, DataLoaderConfig):
-            raise TypeError(f"config must be a DataLoaderConfig, got {type(config).__name__}")
-        self.config = config = replace(config or DataLoaderConfig())
+        if not hasattr(dataset, "__getitem__") and not isinstance(dataset, Iterable):
+            raise TypeError(f"dataset must be map-style or iterable, got {type(dataset).__name__}")
+        self.config = config = replace(check_config(config))
         memory = MemoryMonitor(config.max_memory_usage)
         self._waited = 0.0
         self.performance_monitor = DataLoaderPerformanceMonitor(memory, watch=config.enable_monitoring)

@@ -6,6 +6,7 @@ import os
 import time
 from typing import Any
 
+from foreload.checks import check_bool
 from foreload.machine import granted_cores
 from foreload.nested import count_samples
 from foreload.record.memory import MemoryMonitor
@@ -38,6 +39,9 @@ class DataLoaderPerformanceMonitor:
     """
 
     def __init__(self, memory: MemoryMonitor | None = None, *, watch: bool = True) -> None:
+        check_bool("watch", watch)
+        if memory is not None and not isinstance(memory, MemoryMonitor):
+            raise TypeError(f"memory must be a MemoryMonitor or None, got {type(memory).__name__}")
         self.memory = (MemoryMonitor() if memory is None else memory) if watch else None
         self._batches = self._samples = 0
         self._seconds = self._longest = self._own_cpu = 0.0

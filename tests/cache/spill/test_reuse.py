@@ -181,3 +181,12 @@ def test_workers_find_out_a_spill_folder_that_lies(tmp_path: Path, context: str)
         assert found == [text] * 80
         del loader
         gc.collect()
+
+
+def test_a_cache_of_files_alone_does_not_say_that_samples_are_loaded_each_time(tmp_path: Path) -> None:
+    data = [np.full(50, i) for i in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = fl.DataLoader(data, batch_size=None, num_workers=0, cache=fl.Cache(0, spill=tmp_path / "spill"))
+        for _ in range(2):
+            assert [int(row[0]) for row in loader] == [0, 1, 2, 3]

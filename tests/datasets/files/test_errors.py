@@ -183,6 +183,19 @@ def test_the_sample_that_cannot_be_read_at_the_start_is_named(tmp_path: Path) ->
     assert caught.value.__notes__ == [f"foreload: while loading sample 1 of {str(tmp_path)!r}"]
 
 
+class _Functions(_Odd):
+    def read(self, index: int) -> Any:
+        return index if index == 0 else lambda: index
+
+
+def test_the_sample_that_cannot_be_kept_at_the_start_is_named_instead_of_the_memory(tmp_path: Path) -> None:
+    with (
+        pytest.warns(UserWarning, match="sample 1 cannot be cached, it cannot be pickled"),
+        pytest.raises(TypeError, match=r"sample 1 of '.*' cannot be pickled .*LAZY"),
+    ):
+        _Functions(tmp_path, loading_mode=LoadingMode.EAGER)
+
+
 def test_a_count_below_zero_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Odd, "count", -3)
     with pytest.raises(ValueError, match=r"_Odd.index\(\) must return the samples, or how many there are, got -3"):

@@ -48,7 +48,7 @@ class ImageCache:
 
     def __init__(self, images: int, mode: LoadingMode, cache_size: int, *, in_files: bool = True) -> None:
         self._mode = mode
-        most = 0 if mode is LoadingMode.EAGER else cache_size
+        most = 0 if mode is LoadingMode.EAGER else min(cache_size, images)
         self.room = int((EAGER_SHARE if mode is LoadingMode.EAGER else _SHARE) * granted_memory())
         self.store = make_largest_store(images, 0, most, self.room)
         self.forms: Array = np.full(images, VIEW, np.uint8)
