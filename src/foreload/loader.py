@@ -16,6 +16,7 @@ from foreload.cache.view import root_of
 from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
+from foreload.epochs.base import PersistentIterator
 from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
@@ -287,12 +288,16 @@ class DataLoader(AdaptableLoader[T_co]):
         stream = None if self.device is None else side_stream(self.device)
         epoch, self._begun = self._next_epoch() if self._begun is None else self._begun, None
         self.check_worker_number_rationality()  # of those that have been chosen
-        self.__dict__["_iterator"] = epoch if self.persistent_workers else None
+        held, self.__dict__["_iterator"] = self._iterator, epoch if self.persistent_workers else None
         transform = self.device_transform
         if self.device is not None and finishes_on_device(self.dataset):
             transform = finisher(self.on_error, self.errors, transform)
         if stream is None and transform is None:
-            return epoch
+            if not self.persistent_workers:
+                return epoch
+            iterator = held if isinstance(held, PersistentIterator) else PersistentIterator(epoch)
+            iterator.epoch, self.__dict__["_iterator"] = epoch, iterator
+            return iterator
         from foreload.device.ahead import MovedAhead, move_ahead
 
         moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=transform)

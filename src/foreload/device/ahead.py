@@ -16,7 +16,7 @@ from foreload._torch import TorchIterator
 from foreload.batch.failure import EmptyBatch, stop_error
 from foreload.device.ring import HostRing
 from foreload.device.stream import CallingThread, DeviceTransform, SideStream
-from foreload.epochs.base import Epoch, EpochWrapper
+from foreload.epochs.base import Epoch, EpochWrapper, PersistentIterator
 from foreload.epochs.turn import Turn
 from foreload.nested import move, tensors
 from foreload.record.spans import Stage
@@ -311,6 +311,8 @@ def move_ahead(
 
     If there is nothing to be done, it is ``batches`` itself.
     """
+    if isinstance(batches, PersistentIterator) and not (stream is None and transform is None):
+        batches = batches.epoch  # whose recorder is to know that the loop waits for the device
     if stream is not None:
         return MovedAhead(batches, stream, state, depth=depth, transform=transform)
     return (
