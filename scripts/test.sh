@@ -8,6 +8,8 @@ unset PYTHONDONTWRITEBYTECODE
 # Threads of OpenMP and OpenBLAS wait for work in a loop by default, on cores that other tests could use; those of
 # OpenBLAS start with each process that imports NumPy, and anew with each fork.
 export OMP_WAIT_POLICY=PASSIVE OPENBLAS_NUM_THREADS=1
+# Tests fork thousands of times, which takes the longer the more pages of memory there are: let them be large ones.
+export GLIBC_TUNABLES=glibc.malloc.hugetlb=1
 # Ray gives its workers a low priority (15), with which they hardly run beside anything else.
 export RAY_worker_niceness=0
 run() { .venv/bin/python -m pytest "$@"; }

@@ -126,6 +126,17 @@ def test_a_worker_that_cannot_be_started_is_not_started_again(capfd: pytest.Capt
     assert loader.restarts == []
 
 
+def leave(worker: int) -> None:
+    os._exit(1)
+
+
+@pytest.mark.filterwarnings("ignore:DataLoader worker")
+def test_a_worker_that_a_users_function_ends_is_replaced_as_any_other() -> None:
+    loader = fl.DataLoader(Rich(), num_workers=1, workers="processes", worker_init_fn=leave, max_restarts=2)
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly with exit code 1\. Details .* 3 workers died"):
+        list(loader)
+
+
 @pytest.mark.parametrize(("end", "words"), [(signal.SIGKILL, "Killed"), (signal.SIGSEGV, "Segmentation fault")])
 def test_without_restarts_the_error_is_torchs(end: Any, words: str) -> None:
     loader = fl.DataLoader(Deadly(50, 9, end), batch_size=4, num_workers=2, workers="processes", max_restarts=0)

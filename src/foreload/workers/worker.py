@@ -106,6 +106,7 @@ def work(
     faulthandler.register(STACKS_SIGNAL, file=stacks.fileno(), all_threads=True)
     file = memory.detach()
     header = SharedHeader(file)
+    header.started = time.process_time_ns()  # so far
     os.close(file)
     spans = lane[0].detach()
     own_lane = _native.Lane(spans, lane[1])
