@@ -11,13 +11,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image, ImageFile
 from torch.utils.data import TensorDataset
 
 from foreload.dataset_state.program.libraries import LibraryState, UserNames
-from foreload.dataset_state.program.touched import touched_in
+from foreload.dataset_state.program.touched import codes_of, touched_in
 
 TRUNCATED = ("PIL.ImageFile", "LOAD_TRUNCATED_IMAGES", True)
 METHOD = ("torch.utils.data", "TensorDataset.__getitem__", True)
@@ -93,6 +92,7 @@ def test_functions_in_the_place_of_a_librarys_are_compared(monkeypatch: pytest.M
 
 
 def test_what_functions_of_libraries_set_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    pd = pytest.importorskip("pandas")
     with pd.option_context("display.precision", 3):
         sent = _sent("", {"set_option"})
         assert pickle.loads(sent).differs() is None
@@ -131,4 +131,5 @@ def test_what_cells_of_a_notebook_set_is_found(monkeypatch: pytest.MonkeyPatch) 
     main.In = ["", "from PIL import ImageFile", "this is no Python", "ImageFile.LOAD_TRUNCATED_IMAGES = await x"]
     main.ImageFile = ImageFile
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert TRUNCATED in UserNames().touched
+    touched = [each for code in codes_of("__main__") for each in touched_in(code, vars(main))]
+    assert touched == [TRUNCATED]

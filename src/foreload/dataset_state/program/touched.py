@@ -1,4 +1,4 @@
-"""What code sets in modules, or may change in place there, as its bytecode tells."""
+"""A search of bytecode for what it sets in modules, or may change in place there."""
 
 from __future__ import annotations
 
