@@ -31,7 +31,7 @@ from foreload._torch import TorchDataLoader
 from foreload.checks import optional
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
-from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Value, Whole, numbers_of
+from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Numbers, Value, Whole
 from foreload.dataset_state.program.state import ProgramState
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.settings import Settings
@@ -111,9 +111,14 @@ class CopiedState:
         return _in_other_process, (self._parts, self._program)
 
     def sent(self) -> None:
-        """Look again after copies were sent, which moves tensors to memory that processes share."""
+        """Follow tensors that sending them has moved to memory that processes share.
+
+        All else is compared with what it was before: another thread may have set it since.
+        """
         self._program = None
-        self._note()
+        for look in self._looks:
+            if isinstance(look, Numbers):
+                look.sent()
 
     def _note(self) -> None:
         self._looks: list[Look] = []
@@ -160,8 +165,7 @@ class CopiedState:
 
     def _watch(self, name: str, value: Any) -> None:
         if isinstance(value, (torch.Tensor, np.ndarray)):
-            for is_same in numbers_of(value):
-                self._add(name, is_same)
+            self._looks.append(Numbers(name, value))
             if type(value) not in (torch.Tensor, np.ndarray):
                 self._watch_attributes(value)
             if isinstance(value, np.ndarray) and value.dtype.hasobject:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, repeat
 from operator import is_
@@ -17,7 +18,7 @@ from foreload.dataset_state.digest import is_made
 from foreload.dataset_state.sealed import is_made_of_samples
 from foreload.dataset_state.walk import CONTAINERS
 
-__all__ = ["MISSING", "Attributes", "Contents", "Look", "Value", "Whole", "numbers_of"]
+__all__ = ["MISSING", "Attributes", "Contents", "Look", "Numbers", "Value", "Whole", "numbers_of"]
 
 # Containers and arrays up to these sizes are compared as a whole; of larger ones, values at so many places, or in
 # a file.
@@ -61,6 +62,41 @@ class Whole:
 
     def is_filled(self, *, with_plain: bool) -> bool:
         return False
+
+
+class Numbers:
+    """A look at the numbers of a tensor or an array."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self._value = name, value
+        self._note()
+
+    def _note(self) -> None:
+        self._before = _memory_of(self._value)
+        self._are_same = list(numbers_of(self._value))
+
+    def changed(self) -> str | None:
+        return None if all(is_same() for is_same in self._are_same) else self.name
+
+    def is_filled(self, *, with_plain: bool) -> bool:
+        return False
+
+    def sent(self) -> None:
+        """Look again if nothing but sending the tensor has moved its memory to where processes share it."""
+        before, now = self._before, _memory_of(self._value)
+        if before is None or now is None or before[0] or not now[0]:
+            return
+        if now[1] is before[1] and now[2] == before[2]:
+            self._note()
+
+
+def _memory_of(value: Any) -> tuple[bool, Any, int | None] | None:
+    """Return whether processes share a tensor's memory, and what has it, and what counts the tensor's changes."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    with suppress(Exception):  # of a layout without memory of its own
+        return value.is_shared(), value.untyped_storage(), tensor_version(value)  # type: ignore[no-untyped-call]
+    return None
 
 
 class Value:

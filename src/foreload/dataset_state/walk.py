@@ -169,7 +169,7 @@ def variables_of(module: ModuleType) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(module).items()
-        if not (name.startswith("__") or isinstance(value, code))
+        if not (name.startswith("__") or issubclass(type(value), code))
     }
 
 
@@ -264,7 +264,7 @@ def _imported_by(function: FunctionType) -> list[ModuleType]:
 @functools.lru_cache(maxsize=4096)
 def _imports(code: CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
     """Return what code imports: the number of leading dots, the name, and what comes after ``import``."""
-    steps = list(dis.get_instructions(code))
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _PREFIXES]
     found = [
         (steps[place - 2].argval, step.argval, steps[place - 1].argval or ())
         for place, step in enumerate(steps)
@@ -272,6 +272,10 @@ def _imports(code: CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
     ]
     inner = [value for value in code.co_consts if isinstance(value, CodeType)]
     return [*found, *(each for part in inner for each in _imports(part))]
+
+
+# Steps that only widen another's number, or leave room in the code.
+_PREFIXES = ("EXTENDED_ARG", "CACHE", "NOP")
 
 
 def strings_in(code: CodeType) -> set[str]:

@@ -236,7 +236,7 @@ class Crew:
         if not isinstance(self.pool, ProcessPool) or self.pool.closed or self._is_stuck(self.pool):
             task = replace(_task(spec, seed), held=held)
             pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
-            if held is not None:
+            if held is not None and start_method(spec.context) != "fork":
                 held.sent()
             self._keep(spec, pool)
             self._pool_task = None if self._owner is None else task

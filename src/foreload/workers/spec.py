@@ -72,7 +72,7 @@ class CopyWatch(Protocol):
     differs: str | None
 
     def sent(self) -> None:
-        """Look again after copies were sent, which moves tensors to memory that processes share."""
+        """Follow tensors that sending them has moved to memory that processes share."""
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing."""

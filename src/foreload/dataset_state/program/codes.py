@@ -8,9 +8,11 @@ import dis
 import hashlib
 import io
 import logging
+import struct
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from itertools import pairwise
 from types import CodeType, FunctionType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType, ModuleType
@@ -20,6 +22,7 @@ import torch
 
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.walk import (
+    PLAIN,
     globals_read,
     is_installed,
     modules_used,
@@ -44,6 +47,10 @@ _ASKS_MODULE = {"getattr", "vars"}
 _MAIN = ("__main__", "__mp_main__")  # its names, here and in processes that are not forked
 
 
+# The most elements of a set whose contents are compared.
+_MOST_ELEMENTS = 1_000
+
+
 class UnknownContentError(Exception):
     """An object that code uses cannot be compared; the message says what it is."""
 
@@ -56,7 +63,7 @@ def digest_code(value: Any) -> bytes:
     """
     known = hashlib.sha256()
     try:
-        _Pickler(known.update).dump(value)
+        _Pickler(known.update).dump_all(value)
     except UnknownContentError:
         raise
     except Exception as error:  # whatever pickling a user's object may raise
@@ -67,14 +74,46 @@ def digest_code(value: Any) -> bytes:
 class _Pickler(ContentPickler):
     def __init__(self, write: Callable[[Any], Any]) -> None:
         super().__init__(_Written(write), protocol=5, buffer_callback=lambda part: write(part.raw()))
+        self._numbers: dict[int, int] = {}
+        self._left: deque[Any] = deque()
+        self._present: Any = None
+        self._held: list[Any] = []  # so that nothing else gets their ids
+
+    def dump_all(self, value: Any) -> None:
+        """Write a value, then each function and class of the user's that is named by what has been written.
+
+        These stand in it by a number: written where they are named, they would lie in each other too deep.
+        """
+        self._number(value)
+        while self._left:
+            self._present = self._left.popleft()
+            self.dump(self._present)
+
+    def _number(self, thing: Any) -> int:
+        if id(thing) not in self._numbers:
+            self._numbers[id(thing)] = len(self._numbers)
+            self._left.append(thing)
+            self._held.append(thing)
+        return self._numbers[id(thing)]
 
     def persistent_id(self, thing: Any) -> Any:
+        present, self._present = self._present, None
         kind = type(thing)
         if kind is str:  # pickle tells equal strings from one that is there twice
             return 1, thing.encode(errors="surrogatepass")
         if kind is set or kind is frozenset:  # whose order differs between processes
-            return kind.__name__, sorted(map(digest_code, thing))
+            return kind.__name__, self._sorted(thing)
+        if thing is not present and issubclass(kind, (FunctionType, type)) and not is_installed(_module_of(thing)):
+            return 2, self._number(thing)
         return super().persistent_id(thing)
+
+    def _sorted(self, elements: Iterable[Any]) -> list[Any]:
+        elements = list(elements)
+        if all(type(each) in PLAIN for each in elements):
+            return sorted(elements, key=repr)
+        if len(elements) > _MOST_ELEMENTS:
+            raise UnknownContentError(f"a set of {len(elements)} objects")
+        return sorted(map(digest_code, elements))
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, logging.Logger):  # which has the name of its module, and is in no sample
@@ -87,6 +126,10 @@ class _Pickler(ContentPickler):
             return str, ("proxy",), (dict(thing),)
         if isinstance(thing, torch.Generator):
             return str, ("generator",), (thing.get_state(),)
+        if isinstance(thing, struct.Struct):
+            return str, (f"struct {thing.format}",)
+        if isinstance(thing, memoryview):
+            return str, (f"memory {thing.format} {thing.shape}",), (thing.tobytes(),)
         if isinstance(thing, torch.jit.ScriptFunction):
             return str, (f"script {thing.code}",)
         if isinstance(thing, _STATELESS) or (type(thing).__module__, type(thing).__name__) in _STATELESS_NAMES:
@@ -104,7 +147,7 @@ class _Pickler(ContentPickler):
         kind = type(thing)
         if isinstance(thing, io.IOBase):
             return self.of_name(thing, repr([getattr(thing, name, None) for name in ("name", "mode")]))
-        if not is_installed(str(kind.__module__)) and isinstance(getattr(thing, "__dict__", None), dict):
+        if not is_installed(_module_of(kind)) and isinstance(getattr(thing, "__dict__", None), dict):
             return super().of_failed(thing, error)
         raise UnknownContentError(f"an object of {kind.__module__}.{kind.__qualname__}")
 
@@ -146,6 +189,11 @@ class _Pickler(ContentPickler):
                 {name: value for name, value in sorted(variables.items()) if not isinstance(value, ModuleType)}
             )
         return found
+
+
+def _module_of(code: Any) -> str:
+    known = code.__globals__.get("__name__", "") if isinstance(code, FunctionType) else code.__module__
+    return str(known)  # which classes may define as anything
 
 
 def _asks_module(function: FunctionType) -> bool:

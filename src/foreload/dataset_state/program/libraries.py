@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import importlib
-import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum
-from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from foreload.dataset_state.program.codes import UnknownContentError, digest_code
-from foreload.dataset_state.walk import CONTAINERS, PLAIN, is_installed, names_used, strings_in
+from foreload.dataset_state.program.touched import codes_of, touched_in
+from foreload.dataset_state.walk import PLAIN, is_installed, names_used, strings_in
 
 __all__ = ["LibraryState", "UserNames"]
 
@@ -41,61 +38,28 @@ class UserNames:
 
     Attributes:
         used: all names.
-        stored: those that are set as attributes of anything.
         texts: the texts in it, such as the names of variables of the environment.
-        modules: the ids of modules that are variables in the user's modules, by whatever name.
+        touched: the variables of installed modules that it sets or may change in place: the module, the variable
+            with the classes around it, and whether it is set.
     """
 
     def __init__(self) -> None:
         self.used: set[str] = set()
-        self.stored: set[str] = set()
         self.texts: set[str] = set()
-        self.modules: set[int] = {id(os.path)}
+        self.touched: set[tuple[str, str, bool]] = set()
         for name, module in list(sys.modules.items()):
-            if isinstance(module, ModuleType) and not is_installed(name):
-                self.modules |= {id(value) for value in vars(module).values() if isinstance(value, ModuleType)}
-                if name != "__mp_main__":  # the main module once more
-                    used, stored, texts = _names_of(name)
-                    self.used |= used
-                    self.stored |= stored
-                    self.texts |= texts
-
-
-@functools.lru_cache(maxsize=4096)
-def _names_of(module: str) -> tuple[set[str], set[str], set[str]]:
-    """Return all names in a module's code, those that are set as attributes, and the texts in it."""
-    code = None
-    with suppress(Exception):  # whatever a loader or the file of a module may raise
-        code = _code_of(sys.modules[module])
-    if code is None:
-        return set(), set(), set()
-    used, stored, texts = names_used(code), set(_stored(code)), strings_in(code)
-    if "setattr" in used:
-        stored |= texts
-    return used | stored, stored, texts
-
-
-def _code_of(module: ModuleType) -> CodeType | None:
-    loader = getattr(module.__spec__, "loader", None)
-    if hasattr(loader, "get_code"):
-        code: CodeType | None = loader.get_code(module.__spec__.name)  # type: ignore[union-attr]
-        return code
-    file = getattr(module, "__file__", None)
-    return None if file is None else compile(Path(file).read_bytes(), file, "exec")
-
-
-def _stored(code: CodeType) -> Iterator[str]:
-    yield from (step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR")
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _stored(value)
+            # "__mp_main__" is the main module once more.
+            if issubclass(type(module), ModuleType) and name != "__mp_main__" and not is_installed(name):
+                for code in codes_of(name):
+                    self.used |= names_used(code)
+                    self.texts |= strings_in(code)
+                    self.touched |= set(touched_in(code, vars(module)))
 
 
 class LibraryState:
-    """The variables of installed modules and classes that the user's code may have set.
+    """The variables of installed modules and classes that the user's code sets, or may change in place.
 
-    They are those whose name, and that of the module, the user's code has: settings, as numbers or text;
-    containers of such; and functions of the user's in the place of a library's. Anything else in libraries is
+    Numbers and texts that are set are so in a process that unpickles this, too. Anything else in libraries is
     taken to be what it is after they were imported.
 
     Args:
@@ -106,72 +70,73 @@ class LibraryState:
     """
 
     def __init__(self, names: UserNames) -> None:
-        self._found: dict[tuple[str, str], tuple[str, Any]] = {}
-        for module, variables in _modules(names):
-            for name in sorted(names.used & variables.keys()):
-                self._note(names, module, name, variables[name])
+        self._set: dict[tuple[str, str], Any] = {}
+        self._digests: dict[tuple[str, str], bytes | None] = {}
+        for module, name, is_set in sorted(names.touched):
+            package = module.partition(".")[0]
+            if package != "foreload" and module in sys.modules and is_installed(module):
+                self._note(module, name, is_set=is_set, is_own=package in _OWN)
         for setters, module, kept in _KEPT:
             if module in sys.modules and not setters.isdisjoint(names.used):
                 for name in kept:
-                    self._found[module, name] = "hash", _digest(vars(sys.modules[module]).get(name))
+                    self._digests[module, name] = _digest(vars(sys.modules[module]).get(name))
 
-    def _note(self, names: UserNames, module: str, name: str, value: Any) -> None:
-        if isinstance(value, type):
-            if is_installed(value.__module__):
-                for attribute in sorted(names.stored & vars(value).keys()):
-                    self._note_set(module, f"{name}.{attribute}", vars(value)[attribute])
-        elif isinstance(value, (list, dict, set)) or name in names.stored:
-            self._note_set(module, name, value)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        for (module, name), value in self._set.items():
+            if not _is_equal(_get(module, name), value):
+                owner, _, attribute = name.rpartition(".")
+                with suppress(Exception):  # of a class that cannot be changed; that it differs is found later
+                    setattr(_get(module, owner), attribute, value)
 
-    def _note_set(self, module: str, name: str, value: Any) -> None:
-        is_own = module.partition(".")[0] in _OWN
-        if isinstance(value, PLAIN) and (type(value) in PLAIN or isinstance(value, Enum)) and not is_own:
-            self._found[module, name] = "value", value
-        elif _is_of_user(value):
-            self._found[module, name] = "hash", _digest(value)
-        elif _is_short(value) and not is_own and (digest := _digest(value)) is not None:
-            self._found[module, name] = "hash", digest
+    def _note(self, module: str, name: str, *, is_set: bool, is_own: bool) -> None:
+        value = _get(module, name)
+        kind = type(value)
+        if value is _MISSING:
+            return
+        if is_set and (kind in PLAIN or issubclass(kind, Enum)):
+            if not is_own:
+                self._set[module, name] = value
+        elif _is_of_user(value) or (is_set and not is_own):
+            self._digests[module, name] = _digest(value)
+        elif not is_own and (digest := _digest(value)) is not None:  # it may only be read
+            self._digests[module, name] = digest
 
     def differs(self) -> str | None:
-        """Return the name of a variable that is another one in this process; None if all are the same.
-
-        Constants, by their names, are set here to what they were there.
-        """
-        for (module, name), (kind, before) in self._found.items():
+        """Return the name of a variable that is another one in this process; None if all are the same."""
+        for (module, name), before in self._set.items():
+            if not _is_equal(_get(module, name), before):
+                return f"{module}.{name}"
+        for (module, name), digest in self._digests.items():
             value = _get(module, name)
-            if kind == "hash":
-                is_same = before is not None and value is not _MISSING and _digest(value) == before
-            else:
-                is_same = type(value) is type(before) and value == before
-                constant = name.rpartition(".")[2]
-                if not is_same and value is not _MISSING and constant == constant.upper():
-                    is_same = _set(module, name, before)
-            if not is_same:
+            if digest is None or value is _MISSING or _digest(value) != digest:
                 return f"{module}.{name}"
         return None
 
 
-def _modules(names: UserNames) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the installed modules that the user's code names, with their variables."""
-    for name, module in sorted(sys.modules.items()):
-        is_named = name in names.used or name.rpartition(".")[2] in names.used or id(module) in names.modules
-        if is_named and isinstance(module, ModuleType) and is_installed(name) and name.split(".")[0] != "foreload":
-            yield name, {key: value for key, value in vars(module).items() if not key.startswith("__")}
+def _is_equal(value: Any, before: Any) -> bool:
+    if value is before:
+        return True
+    are_nan = value != value and before != before
+    return type(value) is type(before) and bool(value == before or are_nan)
 
 
 def _is_of_user(value: Any) -> bool:
     """Whether a function or method is the user's, or may be derived from a library's by the user."""
-    if isinstance(value, functools.partial):
+    if issubclass(type(value), functools.partial):
         return True
-    code = value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
-    return isinstance(code, FunctionType) and not is_installed(str(code.__module__))
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, CONTAINERS) and len(value) <= _MOST_ITEMS
+    is_around = issubclass(type(value), (MethodType, staticmethod, classmethod))
+    code = value.__func__ if is_around else value
+    return type(code) is FunctionType and not is_installed(str(code.__module__))
 
 
 def _digest(value: Any) -> bytes | None:
+    """Return a hash of a value, of a container as it is beneath what a class derived from it makes of it."""
+    for kind in (dict, list, set):
+        if issubclass(type(value), kind):
+            if kind.__len__(value) > _MOST_ITEMS:
+                return None
+            value = dict(dict.items(value)) if kind is dict else kind(kind.__iter__(value))
     try:
         return digest_code(value)
     except UnknownContentError:
@@ -182,15 +147,7 @@ def _get(module: str, name: str) -> Any:
     """Return a variable of a module, or of a class in it; a module that is not there is imported."""
     with suppress(Exception):  # whatever importing it may raise
         found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = vars(found)[part]
+        for part in filter(None, name.split(".")):
+            found = getattr(found, part) if issubclass(type(found), ModuleType) else vars(found)[part]
         return found
     return _MISSING
-
-
-def _set(module: str, name: str, value: Any) -> bool:
-    owner, _, attribute = name.rpartition(".")
-    with suppress(Exception):  # of a class that cannot be changed
-        setattr(_get(module, owner) if owner else sys.modules[module], attribute, value)
-        return True
-    return False

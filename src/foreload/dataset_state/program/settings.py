@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import decimal
+import importlib
 import locale
+import operator
 import os
 import sys
 import warnings
@@ -24,15 +26,20 @@ def _traps() -> list[str]:
     return sorted(trap.__name__ for trap, is_set in decimal.getcontext().traps.items() if is_set)
 
 
-def _warnings() -> list[tuple[str, str, str, str, int]]:
+def _warnings() -> list[tuple[str, str, tuple[str, str], str, int]]:
     """Return the filters by which warnings are errors, and those that come before these."""
     filters = [
-        (action, _text(message), f"{kind.__module__}.{kind.__name__}", _text(module), line)
+        (action, _text(message), (_module_of(kind), kind.__qualname__), _text(module), line)
         for action, message, kind, module, line in warnings.filters
         if isinstance(kind, type)
     ]
     last = max((place for place, each in enumerate(filters) if each[0] == "error"), default=-1)
     return filters[: last + 1]
+
+
+def _module_of(kind: type) -> str:
+    module = str(kind.__module__)
+    return "__main__" if module == "__mp_main__" else module  # its name in processes that are not forked
 
 
 def _text(pattern: Any) -> str:
@@ -52,7 +59,7 @@ _MORE: dict[str, Callable[[], Any]] = {
     "the recursion limit": sys.getrecursionlimit,
     "csv.field_size_limit()": csv.field_size_limit,
     "the filter of warnings that are errors": _warnings,
-    "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
+    "torch.get_deterministic_debug_mode()": torch.get_deterministic_debug_mode,
     "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
     "torch.set_flush_denormal()": _flushes_denormal,
 }
@@ -76,9 +83,9 @@ def _set_traps(names: list[str]) -> None:
 
 
 def _set_warnings(filters: list[tuple[Any, ...]]) -> None:
-    for action, message, kind, module, line in reversed(filters):
-        package, _, name = kind.rpartition(".")
-        warnings.filterwarnings(action, message, getattr(sys.modules[package], name), module, line)
+    kinds = [operator.attrgetter(name)(importlib.import_module(module)) for _, _, (module, name), _, _ in filters]
+    for kind, (action, message, _, module, line) in reversed(list(zip(kinds, filters, strict=True))):
+        warnings.filterwarnings(action, message, kind, module, line)
 
 
 _entered: list[Any] = []  # modes that end when they are let go of
@@ -109,7 +116,7 @@ _SET: dict[str, Callable[[Any], Any]] = {
     "the recursion limit": sys.setrecursionlimit,
     "csv.field_size_limit()": csv.field_size_limit,
     "the filter of warnings that are errors": _set_warnings,
-    "torch.are_deterministic_algorithms_enabled()": torch.use_deterministic_algorithms,
+    "torch.get_deterministic_debug_mode()": torch.set_deterministic_debug_mode,
     "torch.get_float32_matmul_precision()": torch.set_float32_matmul_precision,
     "torch.set_flush_denormal()": torch.set_flush_denormal,
 }

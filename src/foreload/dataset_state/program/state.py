@@ -36,6 +36,13 @@ class ProgramState:
     """
 
     def __init__(self, *parts: Any) -> None:
+        self._unknown: str | None = None
+        try:
+            self._note(parts)
+        except Exception as error:  # whatever the user's objects and modules may raise
+            self._unknown = f"what the program has set (looking at it raises {type(error).__name__}: {error})"
+
+    def _note(self, parts: tuple[Any, ...]) -> None:
         self._codes: dict[tuple[str, str], bytes | str] = {}
         for code in _codes_of(parts):
             try:
@@ -47,11 +54,14 @@ class ProgramState:
         names = UserNames()
         # (Libraries set some variables in each process that imports them.)
         named = set() if _ENVIRONMENT.isdisjoint(names.used) else names.texts
-        self._environment = {name: os.environ.get(name) for name in named & os.environ.keys()}
+        known = set(os.environ)
+        self._environment = {name: os.environ.get(name) for name in named if name in known or name.isidentifier()}
         self._libraries = LibraryState(names)
 
     def differs(self) -> str | None:
         """Return a sentence that says what is not the same in this process; None if all is."""
+        if self._unknown is not None:
+            return f"nothing tells whether {self._unknown} is the same {_OTHER}"
         for (module, name), before in self._codes.items():
             if isinstance(before, str):
                 return f"nothing tells whether {before}, which the code of {name} uses, is the same {_OTHER}"
