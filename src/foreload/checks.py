@@ -34,6 +34,7 @@ __all__ = [
     "known_length",
     "optional",
     "package_of",
+    "tells_class",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -223,6 +224,24 @@ def optional(thing: Any, name: str) -> Any:
         return getattr(thing, name, None)
     except Exception:  # what torch does not ask for must not fail
         return None
+
+
+def tells_class(thing: Any) -> bool:
+    """Whether ``isinstance`` can be asked about an object.
+
+    Some proxies raise an error until there is something that they stand for; that in numpy's files of several
+    arrays has no class at all.
+
+    >>> class Unbound:
+    ...     @property
+    ...     def __class__(self): raise RuntimeError("working outside of the application's context")
+    >>> tells_class(Unbound()), tells_class(1)
+    (False, True)
+    """
+    try:
+        return thing.__class__ is not None
+    except Exception:  # whatever the object's class may raise
+        return False
 
 
 def held(thing: Any, name: str) -> Any:

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from foreload._torch import TorchDataLoader
-from foreload.checks import optional
+from foreload.checks import optional, tells_class
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Numbers, Value, Whole
@@ -69,6 +69,9 @@ _OPAQUE = (logging.Logger, TorchDataLoader)
 
 # The names by which code reads variables of the environment.
 _ENVIRONMENT = {"environ", "getenv"}
+
+# Where tables and indexes of pandas keep what they have computed from themselves.
+_MEMOS = ("_cache", "_item_cache")
 
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
@@ -128,6 +131,8 @@ class CopiedState:
         self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in self._parts)
         while self._left and len(seen) < _MOST_OBJECTS:
             name, value = self._left.popleft()
+            if not tells_class(value):
+                continue
             if (not isinstance(value, _PLAIN) or hasattr(value, "__dict__")) and id(value) not in seen:
                 seen[id(value)] = value
                 self._watch(name, value)
@@ -196,6 +201,8 @@ class CopiedState:
             self._left += [(name, value.func), (name, value.args), (name, value.keywords)]
         elif isinstance(value, type):
             self._watch_class(value)
+        elif _is_of_pandas(value):  # which pickles in other ways once it has been used
+            self._watch_object(name, value)
         elif self._left_bytes > 0 and (state := state_of(value)) is not None:
             self._left_bytes -= _TOO_LARGE_BYTES if state == TOO_LARGE else len(state)
             if state not in (SEALED, TOO_LARGE):
@@ -214,14 +221,17 @@ class CopiedState:
     def _add_value(self, name: str, get: Callable[[], Any]) -> None:
         look = Value(name, get)
         self._looks.append(look)
-        if not isinstance(look.before, ModuleType):  # of one that code names, only what it names there counts
+        if not issubclass(
+            type(look.before), ModuleType
+        ):  # of one that code names, only what it names there counts
             self._left.append((name, look.before))
 
     def _watch_attributes(self, value: Any) -> None:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
             self._looks.append(Attributes(own))
-            self._left += ((str(key), inner) for key, inner in own.items())
+            memos = _MEMOS if _is_of_pandas(value) else ()
+            self._left += ((str(key), inner) for key, inner in own.items() if key not in memos)
 
     def _watch_object(self, name: str, value: Any) -> None:
         self._watch_attributes(value)
@@ -230,7 +240,6 @@ class CopiedState:
         slots = [slot for kind in type(value).__mro__ for slot in slots_of(kind)]
         for slot in slots:
             self._watch_slot(value, slot)
-        # A table of pandas keeps its columns and names where no attribute of Python's shows them.
         if columns := _columns_of(value):
             self._add(name, lambda: len(now := _columns_of(value)) == len(columns) and all(map(is_, now, columns)))
             self._left += ((name, part) for part in columns)
@@ -300,9 +309,15 @@ def _numbers_in(value: Any) -> Any:
         return None
 
 
+def _is_of_pandas(value: Any) -> bool:
+    return str(type(value).__module__).partition(".")[0] == "pandas"
+
+
 def _columns_of(table: Any) -> list[Any]:
-    manager = optional(table, "_mgr")
-    return [*(optional(manager, "arrays") or ()), *(optional(manager, "axes") or ())]
+    """Return what a table of pandas keeps where no attribute of Python's shows it; that of a column, likewise."""
+    manager, numbers = optional(table, "_mgr"), optional(table, "_ndarray")
+    own = [numbers] if isinstance(numbers, np.ndarray) else []
+    return [*own, *(optional(manager, "arrays") or ()), *(optional(manager, "axes") or ())]
 
 
 def _is_as_full(function: Any, before: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload.checks import tells_class
 from foreload.dataset_state.handles import is_iterator, is_open
 
 __all__ = [
@@ -96,7 +97,7 @@ def walk(
     left = deque([("", dataset)])  # what is nearest first: a long list does not hide what lies beside it
     while left and len(seen) < most:
         name, value = left.popleft()
-        if id(value) in seen and not isinstance(value, PLAIN):
+        if not tells_class(value) or (id(value) in seen and not isinstance(value, PLAIN)):
             continue
         seen.add(id(value))
         if name:
@@ -187,7 +188,9 @@ def is_of_user(owner: Any) -> bool:
 def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class that its instances share."""
     for name, value in vars(kind).items():
-        if is_installed(kind.__module__) and not isinstance(value, (*PLAIN, list, dict, set)):
+        if not tells_class(value) or (
+            is_installed(kind.__module__) and not isinstance(value, (*PLAIN, list, dict, set))
+        ):
             continue
         is_code = isinstance(value, (FunctionType, property, classmethod, staticmethod, type))
         if not (is_code or hasattr(type(value), "__get__") or name.startswith(("__", "_abc_"))):
@@ -224,11 +227,11 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
 def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     known, names = function.__globals__, names_used(function.__code__)
     for name in names & known.keys():
-        if not isinstance(known[name], ModuleType):
+        if not issubclass(type(known[name]), ModuleType):
             yield f"{known.get('__name__')}.{name}", known[name]
     for module in modules_used(function):
         for name in names & vars(module).keys():
-            if not isinstance(vars(module)[name], ModuleType):
+            if not issubclass(type(vars(module)[name]), ModuleType):
                 yield f"{module.__name__}.{name}", vars(module)[name]
 
 
@@ -240,7 +243,7 @@ def modules_used(function: FunctionType) -> list[ModuleType]:
     left = [*(known[name] for name in names & known.keys()), *_imported_by(function)]
     while left:
         module = left.pop()
-        if isinstance(module, ModuleType) and module not in found and not is_installed(module.__name__):
+        if issubclass(type(module), ModuleType) and module not in found and not is_installed(module.__name__):
             found.append(module)
             left += [vars(module)[name] for name in names & vars(module).keys()]
     return found

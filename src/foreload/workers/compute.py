@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 import torch
@@ -11,15 +12,23 @@ __all__ = ["find_blas", "use_one_thread"]
 
 _libraries: list[Any] | None = None
 
+# A variable of the environment, for OpenMP.
+_DUPLICATES = "KMP_DUPLICATE_LIB_OK"
+
 
 def find_blas() -> list[Any]:
     """Find the BLAS libraries of this process, for itself and for the processes that it then forks.
 
     They have the same libraries, and looking through all that is loaded takes each of them some milliseconds.
     """
+    global _libraries
+    is_set = _DUPLICATES in os.environ
     from threadpoolctl import ThreadpoolController  # only workers need it
 
-    global _libraries
+    if not is_set:
+        # The import has set it, for the user's dataset and programs too. It counts when OpenMP is loaded, and here
+        # only libraries that are loaded already are looked for.
+        os.environ.pop(_DUPLICATES, None)
     _libraries = ThreadpoolController().select(user_api="blas").lib_controllers
     return _libraries
 

@@ -1,0 +1,132 @@
+"""What datasets often hold, and libraries change as it is used: tables, archives of arrays, unbound proxies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import foreload as fl
+from foreload.dataset_state.copied import CopiedState
+from tests.programs import python
+
+
+def table() -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(
+        {
+            "number": range(50),
+            "text": [f"x{i}" for i in range(50)],
+            "day": pandas.date_range("2020", periods=50),
+            "kind": pandas.Categorical(["u", "v"] * 25),
+            "mask": pandas.array([1, None] * 25, "Int64"),
+        }
+    )
+
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "a row": lambda table: table.iloc[3]["number"],
+    "a cell": lambda table: table.iloc[3, 0],
+    "by name": lambda table: table.loc[3, "text"],
+    "a column": lambda table: table.number.iloc[3],
+    "at": lambda table: table.at[3, "number"],
+    "values": lambda table: table.values[3],
+    "a condition": lambda table: table[table.number == 3],
+    "rows": lambda table: next(table.iterrows()),
+    "tuples": lambda table: next(table.itertuples()),
+    "groups": lambda table: table.groupby("kind", observed=True).size(),
+    "an index": lambda table: table.set_index("text").loc["x3"],
+    "dates": lambda table: table.day.dt.year.iloc[3],
+    "texts": lambda table: table.text.str.upper().iloc[3],
+}
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "a number": lambda table: table.iloc.__setitem__((3, 0), 9),
+    "a text": lambda table: table.loc.__setitem__((3, "text"), "z"),
+    "a day": lambda table: table.at.__setitem__((3, "day"), table.day[0]),
+    "a kind": lambda table: table.at.__setitem__((3, "kind"), "u"),
+    "a masked number": lambda table: table.at.__setitem__((1, "mask"), 9),
+    "a new column": lambda table: table.__setitem__("more", 1),
+    "names": lambda table: setattr(table, "columns", list("abcde")),
+    "the index": lambda table: setattr(table, "index", range(1, 51)),
+    "its name": lambda table: setattr(table.index, "name", "row"),
+    "attributes": lambda table: table.attrs.__setitem__("unit", "m"),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_reading_a_table_changes_nothing(read: Callable[[Any], Any]) -> None:
+    held = table()
+    state = CopiedState(SimpleNamespace(table=held))
+    for _ in range(3):
+        read(held)
+        assert state.changed_by_loading() is None
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_changes_of_a_table_are_seen(change: Callable[[Any], Any]) -> None:
+    held = table()
+    held.iloc[0]  # keeps something that it has computed
+    state = CopiedState(SimpleNamespace(table=held))
+    held.iloc[1]
+    assert state.changed() is None
+    change(held)
+    assert state.changed() is not None
+
+
+class Unbound:
+    """As proxies of applications' contexts are."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("working outside of the application's context")
+
+
+class Archive(torch.utils.data.Dataset[Any]):
+    def __init__(self, path: Any) -> None:
+        self.arrays = np.load(path)  # which holds an object without a class
+        self.context = Unbound()
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return self.arrays["x"][index], unbound if index < 0 else self.arrays["y"][index]
+
+
+unbound: Any = None  # a proxy while the test runs: pytest asks all variables of modules for their class
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"cache": "1MiB"}, {"num_workers": 0}], ids=str)
+def test_archives_and_proxies_are_loaded(options: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "unbound", Unbound())
+    np.savez(tmp_path / "arrays.npz", x=np.arange(6.0), y=np.arange(6))
+    dataset = Archive(tmp_path / "arrays.npz")
+    for _ in range(2):
+        got = [(x.tolist(), y.tolist()) for x, y in fl.DataLoader(dataset, batch_size=3, **options)]
+        assert got == [([0.0, 1.0, 2.0], [0, 1, 2]), ([3.0, 4.0, 5.0], [3, 4, 5])]
+
+
+PROGRAM = """
+import os, sys, torch, foreload as fl
+
+class Reads(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): return len(os.environ)
+
+if __name__ == "__main__":
+    assert "threadpoolctl" not in sys.modules
+    before = dict(os.environ)
+    found = [list(fl.DataLoader(Reads(), num_workers=n, batch_size=4))[0].tolist() for n in (0, 1)]
+    print(dict(os.environ) == before, found == [[len(before)] * 4] * 2)
+"""
+
+
+def test_starting_workers_sets_no_variable_of_the_environment() -> None:
+    """An import of theirs does, which datasets that read the environment would see."""
+    done = python("-c", PROGRAM)
+    assert (done.stdout, done.returncode) == ("True True\n", 0), done.stderr
