@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import foreload as fl
+from foreload.cache.fingerprint.dataset import fingerprint_of
 from foreload.dataset_state.copied import CopiedState
 from tests.programs import python
 
@@ -61,10 +62,11 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_reading_a_table_changes_nothing(read: Callable[[Any], Any]) -> None:
     held = table()
-    state = CopiedState(SimpleNamespace(table=held))
+    state, known = CopiedState(SimpleNamespace(table=held)), fingerprint_of(held)
     for _ in range(3):
         read(held)
         assert state.changed_by_loading() is None
+    assert fingerprint_of(held) == known
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -74,8 +76,10 @@ def test_changes_of_a_table_are_seen(change: Callable[[Any], Any]) -> None:
     state = CopiedState(SimpleNamespace(table=held))
     held.iloc[1]
     assert state.changed() is None
+    known = fingerprint_of(held)
     change(held)
     assert state.changed() is not None
+    assert fingerprint_of(held) != known
 
 
 class Unbound:

@@ -81,6 +81,8 @@ class ContentPickler(pickle.Pickler):
             return self.of_name(thing, reduced)
         make, arguments, *rest = reduced
         state, *items = rest or [None]
+        if _module_of(type(thing)).partition(".")[0] == "pandas":
+            state = _without_memos(state)
         if isinstance(state, dict) and state.keys() <= _vars_of(thing).keys():
             state = self.held(state)
         return make, arguments, (type(thing), state), *items[:2]
@@ -222,6 +224,15 @@ def _vars_of(thing: Any) -> dict[str, Any]:
     """Return an object's attributes; none if it has no dict of them."""
     found = getattr(thing, "__dict__", None)
     return found if isinstance(found, dict) else {}
+
+
+def _without_memos(state: Any) -> Any:
+    """Return the state of an object of pandas without what it has computed from the rest of it when it was used."""
+    if isinstance(state, tuple):
+        return tuple(map(_without_memos, state))
+    if isinstance(state, dict):
+        return {name: value for name, value in state.items() if name not in ("_cache", "_item_cache")}
+    return state
 
 
 def _mapped(array: Array) -> tuple[Any, ...] | None:
