@@ -227,7 +227,7 @@ def _vars_of(thing: Any) -> dict[str, Any]:
 
 
 def _without_memos(state: Any) -> Any:
-    """Return the state of an object of pandas without what it has computed from the rest of it when it was used."""
+    """Return the state of an object of pandas without what it has computed from the rest of it since."""
     if isinstance(state, tuple):
         return tuple(map(_without_memos, state))
     if isinstance(state, dict):
