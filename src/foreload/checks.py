@@ -209,7 +209,7 @@ def package_of(thing: Any) -> str:
     >>> package_of(np.ndarray)
     'numpy'
     """
-    return str(getattr(thing, "__module__", None)).partition(".")[0]
+    return str(optional(thing, "__module__")).partition(".")[0]
 
 
 def optional(thing: Any, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -113,6 +114,46 @@ def test_archives_and_proxies_are_loaded(options: Any, tmp_path: Any, monkeypatc
     for _ in range(2):
         got = [(x.tolist(), y.tolist()) for x, y in fl.DataLoader(dataset, batch_size=3, **options)]
         assert got == [([0.0, 1.0, 2.0], [0, 1, 2]), ([3.0, 4.0, 5.0], [3, 4, 5])]
+
+
+class Dictless:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("no attributes")
+
+
+class Nameless(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__module__":
+            raise RuntimeError("of no module")
+        return super().__getattribute__(name)
+
+
+ODD = {
+    "no attributes": Dictless(),
+    "attributes that are none": type("Odd", (), {"__dict__": 5})(),
+    "a module that is none": type("Odd", (), {"__module__": 5})(),
+    "no module": Nameless("Odd", (), {})(),
+    "all modules": sys.modules,
+}
+
+
+class Holding(torch.utils.data.Dataset[int]):
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_whatever_a_dataset_holds_it_is_loaded(odd: Any) -> None:
+    for options in ({}, {"cache": "1MiB"}):
+        loader = fl.DataLoader(Holding(odd), batch_size=3, **options)
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
 
 
 PROGRAM = """

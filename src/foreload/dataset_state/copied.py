@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from foreload._torch import TorchDataLoader
-from foreload.checks import optional, tells_class
+from foreload.checks import optional, package_of, tells_class
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Numbers, Value, Whole
@@ -186,7 +186,7 @@ class CopiedState:
         elif isinstance(value, generators()):
             self._generators.append((name, value, digest(value)))
         elif isinstance(value, LRU_CACHE):
-            if not is_installed(value.__module__):
+            if not is_installed(package_of(value)):
                 self._add(name, partial(_is_as_full, value, value.cache_info().currsize))
                 self._left.append((name, value.__wrapped__))
         elif isinstance(value, weakref.ref):
@@ -266,7 +266,7 @@ class CopiedState:
             self._left += ((name, part) for part in islice(held, _MOST_INNER))
 
     def _watch_class(self, kind: type) -> None:
-        if is_installed(kind.__module__):
+        if is_installed(package_of(kind)):
             return
         own = vars(kind)
         self._left.append((type(kind).__name__, type(kind)))
@@ -310,7 +310,7 @@ def _numbers_in(value: Any) -> Any:
 
 
 def _is_of_pandas(value: Any) -> bool:
-    return str(type(value).__module__).partition(".")[0] == "pandas"
+    return package_of(type(value)) == "pandas"
 
 
 def _columns_of(table: Any) -> list[Any]:

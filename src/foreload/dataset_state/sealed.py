@@ -172,7 +172,7 @@ def _is_made_in_c(value: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_of_library(kind: type) -> bool:
     package = package_of(kind)
-    if not is_installed(kind.__module__) or package in _KNOWN_PACKAGES or (package, kind.__name__) in _KNOWN_NAMES:
+    if not is_installed(package) or package in _KNOWN_PACKAGES or (package, kind.__name__) in _KNOWN_NAMES:
         return False
     return not issubclass(kind, (*leaves(), *CONTAINERS, *_KNOWN, _C_DATA))
 

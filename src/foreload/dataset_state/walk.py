@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.checks import tells_class
+from foreload.checks import optional, package_of, tells_class
 from foreload.dataset_state.handles import is_iterator, is_open
 
 __all__ = [
@@ -106,7 +106,7 @@ def walk(
             continue
         left += _inner(name, value, most)
         kind = type(value)
-        if kind not in kinds and (value is dataset or not is_installed(kind.__module__)):
+        if kind not in kinds and (value is dataset or not is_installed(package_of(kind))):
             kinds.add(kind)
             left += _globals_of(kind)
 
@@ -132,7 +132,7 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple, deque)):
         items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, most)))
     elif isinstance(value, type):
-        known = not is_installed(value.__module__)
+        known = not is_installed(package_of(value))
         items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
     else:
         slots = [slot for kind in type(value).__mro__ for slot in slots_of(kind)]
@@ -140,10 +140,11 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         own |= {
             attribute: inner
             for kind in type(value).__mro__[:-1]
-            if kind.__module__.partition(".")[0] not in _BASES
+            if package_of(kind) not in _BASES
             for attribute, inner in _values_of(kind)
         }
-        own |= getattr(value, "__dict__", {})
+        held = optional(value, "__dict__")
+        own |= held if isinstance(held, dict) else {}
         items = ((f"{name}.{attribute}" if name else attribute, inner) for attribute, inner in own.items())
     yield from items
 
@@ -189,7 +190,7 @@ def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class that its instances share."""
     for name, value in vars(kind).items():
         if not tells_class(value) or (
-            is_installed(kind.__module__) and not isinstance(value, (*PLAIN, list, dict, set))
+            is_installed(package_of(kind)) and not isinstance(value, (*PLAIN, list, dict, set))
         ):
             continue
         is_code = isinstance(value, (FunctionType, property, classmethod, staticmethod, type))
@@ -213,11 +214,11 @@ def _held_by_function(name: str, function: FunctionType) -> Iterator[tuple[str, 
 def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the global variables that the methods of a class use."""
     for base in kind.__mro__[:-1]:
-        if base.__module__.partition(".")[0] in _BASES:
+        if package_of(base) in _BASES:
             continue
         for member in vars(base).values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", member)
-            if isinstance(function, LRU_CACHE) and not is_installed(base.__module__):
+            if isinstance(function, LRU_CACHE) and not is_installed(package_of(base)):
                 yield f"{base.__name__}.{function.__name__}", function
                 function = function.__wrapped__
             if isinstance(function, FunctionType):
