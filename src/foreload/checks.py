@@ -32,6 +32,7 @@ __all__ = [
     "inherits",
     "is_instance",
     "known_length",
+    "module_of",
     "optional",
     "package_of",
     "tells_class",
@@ -203,13 +204,22 @@ def _is_subclass(kind: type, kinds: Any) -> bool:
     return issubclass(kind, kinds)
 
 
+def module_of(thing: Any) -> str:
+    """Return the name of the module that a class or function is of.
+
+    >>> module_of(np.random.Generator)
+    'numpy.random._generator'
+    """
+    return str(optional(thing, "__module__"))
+
+
 def package_of(thing: Any) -> str:
     """Return the name of the package that a class or function is of.
 
     >>> package_of(np.ndarray)
     'numpy'
     """
-    return str(optional(thing, "__module__")).partition(".")[0]
+    return module_of(thing).partition(".")[0]
 
 
 def optional(thing: Any, name: str) -> Any:

@@ -286,17 +286,17 @@ class DataLoader(AdaptableLoader[T_co]):
         self._warn_of_ranks()
         # Before workers page-lock memory: CUDA does that on the device in use, which else would become the first.
         stream = None if self.device is None else side_stream(self.device)
-        epoch, self._begun = self._next_epoch() if self._begun is None else self._begun, None
-        self.check_worker_number_rationality()  # of those that have been chosen
-        held, self.__dict__["_iterator"] = self._iterator, epoch if self.persistent_workers else None
         transform = self.device_transform
         if self.device is not None and finishes_on_device(self.dataset):
             transform = finisher(self.on_error, self.errors, transform)
-        if stream is None and transform is None:
-            if not self.persistent_workers:
-                return epoch
-            iterator = held if isinstance(held, PersistentIterator) else PersistentIterator(epoch)
-            iterator.epoch, self.__dict__["_iterator"] = epoch, iterator
+        moves = stream is not None or transform is not None
+        with self._turn.lock:  # of threads that begin epochs at once, the last one's is that of the iterator
+            epoch, self._begun = self._next_epoch() if self._begun is None else self._begun, None
+            self.check_worker_number_rationality()  # of those that have been chosen
+            shared = self.persistent_workers and not moves
+            iterator = PersistentIterator.begun(self._iterator, epoch) if shared else epoch
+            self.__dict__["_iterator"] = iterator if self.persistent_workers else None
+        if not moves:
             return iterator
         from foreload.device.ahead import MovedAhead, move_ahead
 

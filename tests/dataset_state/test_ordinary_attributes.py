@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -154,6 +156,30 @@ def test_whatever_a_dataset_holds_it_is_loaded(odd: Any) -> None:
     for options in ({}, {"cache": "1MiB"}):
         loader = fl.DataLoader(Holding(odd), batch_size=3, **options)
         assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
+
+
+MODULE = """
+STATE = []
+
+class Appends:
+    def __getitem__(self, index):
+        STATE.append(index)
+"""
+
+
+def test_a_users_part_of_an_installed_package_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders of a package without an __init__.py lie here and there."""
+    for folder, name in (("here", "train"), ("site-packages", "util")):
+        (tmp_path / folder / "namespace").mkdir(parents=True)
+        (tmp_path / folder / "namespace" / f"{name}.py").write_text(MODULE)
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    for name, changed in (("train", "STATE"), ("util", None)):
+        dataset = importlib.import_module(f"namespace.{name}").Appends()
+        state = CopiedState(dataset)
+        dataset[0]
+        assert state.changed_by_loading() == changed
 
 
 PROGRAM = """

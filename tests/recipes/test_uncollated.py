@@ -97,7 +97,7 @@ from foreload import CustomCollateFn as Collate
         ),
         ("padded_text", [torch.ones(1, 2).long()], TypeError, r"sample 0 .* got Tensor of the shape \(1, 2\)"),
         ("padded_text", [[1], np.array([2**63], np.uint64)], ValueError, "sample 1 of the batch: int64 does not"),
-        ("padded_text", [{"input_ids": [1], "attention_mask": [0.5]}], ValueError, "sample 0 .* must be 1 for"),
+        ("padded_text", [{"input_ids": [1], "attention_mask": [0.5]}], ValueError, "sample 0 .* must be of ints"),
         (
             "padded_text",
             [{"input_ids": [1], "attention_mask": None}],
@@ -139,3 +139,15 @@ def test_a_value_that_torch_does_not_collate_is_noted(collate: Any, batch: Any, 
 def test_the_token_that_pads_is_a_whole_number(pad_id: Any, error: Any) -> None:
     with pytest.raises(error, match="pad_id must be an int"):
         Collate.padded_text_collate([[1], [2, 3]], pad_id=pad_id)
+
+
+def test_masks_may_number_the_texts_of_a_row() -> None:
+    """As training on packed texts has it."""
+    batch = [{"input_ids": [1, 2, 3], "attention_mask": [1, 2, 2]}, {"input_ids": [4], "attention_mask": [1.0]}]
+    assert Collate.padded_text_collate(batch)["attention_mask"].tolist() == [[1, 2, 2], [1, 0, 0]]
+
+
+def test_ints_of_different_sizes_have_one_scale() -> None:
+    batch = [{"mask": np.full((1, 2, 2), value, kind)} for value, kind in [(3, np.int32), (5, np.int64)]]
+    mask = Collate.image_collate(batch)["mask"]
+    assert (mask.dtype, mask[:, 0, 0, 0].tolist()) == (torch.int64, [3, 5])

@@ -120,7 +120,7 @@ class Unreadable(Deadly):
 
 def test_a_worker_that_cannot_be_started_is_not_started_again(capfd: pytest.CaptureFixture[str]) -> None:
     loader = fl.DataLoader(Unreadable(50, 9), batch_size=4, num_workers=1, multiprocessing_context="forkserver")
-    with pytest.raises(RuntimeError, match=r"exit code 1 before its first job, by the error .* `if __name__"):
+    with pytest.raises(RuntimeError, match=r"exit code 1 before its first job; an error .* `if __name__"):
         list(loader)
     assert capfd.readouterr().err.count("ValueError: not in this process") == 1
     assert loader.restarts == []

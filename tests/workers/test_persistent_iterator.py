@@ -66,3 +66,12 @@ def test_a_prefetched_loader_is_timed_where_its_loop_waits() -> None:
         assert len([*prefetched]) == 5
     assert loader.stats()["stages"]["device"]["count"] == 10
     loader.close()
+
+
+def test_a_prefetched_iterator_begins_again_with_its_loader() -> None:
+    loader: Any = fl.DataLoader(Numbers(), batch_size=4, num_workers=1, workers="threads", persistent_workers=True)
+    prefetched = fl.PrefetchLoader(iter(loader), "cpu", device_transform=lambda batch: batch)
+    assert first_of(prefetched) == [0, 4, 8, 12, 16]
+    iter(loader)
+    assert first_of(prefetched) == [0, 4, 8, 12, 16]
+    loader.close()

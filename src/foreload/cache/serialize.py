@@ -25,6 +25,8 @@ _MAX_GAP_BYTES = 1 << 20
 class SamplePickler(pickle.Pickler):
     """A pickler that keeps the memory of tensors out of the stream, as numpy does for arrays."""
 
+    _is_exact = False
+
     def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._sample = sample
@@ -36,6 +38,8 @@ class SamplePickler(pickle.Pickler):
         if type(value) is np.ndarray and not value.flags.writeable:
             return value.__reduce__()  # by value, for a copy may be written to
         if isinstance(value, np.ndarray) and _loses_attributes(value):
+            if not (self._is_exact or _can_pickle(vars(value))):
+                return NotImplemented  # without them, as torch sends it
             plain, kind = value.view(np.ndarray), type(value)
             return _view_as, (plain, kind), vars(value), None, None, _set_attributes
         if type(value) is torch.UntypedStorage and value.device.type == "cpu":
@@ -234,8 +238,18 @@ class _SendingPickler(SamplePickler):
         return super().reducer_override(value)
 
 
+def _can_pickle(value: Any) -> bool:
+    try:
+        pickle.dumps(value, protocol=5)
+    except Exception:  # whatever the pickling of a user's object may raise
+        return False
+    return True
+
+
 class _CachePickler(SamplePickler):
     """Refuses what comes back as another: a cached sample is to be like a loaded one."""
+
+    _is_exact = True
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is object:

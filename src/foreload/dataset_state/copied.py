@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from foreload._torch import TorchDataLoader
-from foreload.checks import optional, package_of, tells_class
+from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Numbers, Value, Whole
@@ -186,7 +186,7 @@ class CopiedState:
         elif isinstance(value, generators()):
             self._generators.append((name, value, digest(value)))
         elif isinstance(value, LRU_CACHE):
-            if not is_installed(package_of(value)):
+            if not is_installed(module_of(value)):
                 self._add(name, partial(_is_as_full, value, value.cache_info().currsize))
                 self._left.append((name, value.__wrapped__))
         elif isinstance(value, weakref.ref):
@@ -221,9 +221,8 @@ class CopiedState:
     def _add_value(self, name: str, get: Callable[[], Any]) -> None:
         look = Value(name, get)
         self._looks.append(look)
-        if not issubclass(
-            type(look.before), ModuleType
-        ):  # of one that code names, only what it names there counts
+        is_module = issubclass(type(look.before), ModuleType)
+        if not is_module:  # of one that code names, only what it names there counts
             self._left.append((name, look.before))
 
     def _watch_attributes(self, value: Any) -> None:
@@ -266,7 +265,7 @@ class CopiedState:
             self._left += ((name, part) for part in islice(held, _MOST_INNER))
 
     def _watch_class(self, kind: type) -> None:
-        if is_installed(package_of(kind)):
+        if is_installed(module_of(kind)):
             return
         own = vars(kind)
         self._left.append((type(kind).__name__, type(kind)))

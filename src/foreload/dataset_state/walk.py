@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.checks import optional, package_of, tells_class
+from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.handles import is_iterator, is_open
 
 __all__ = [
@@ -106,7 +106,7 @@ def walk(
             continue
         left += _inner(name, value, most)
         kind = type(value)
-        if kind not in kinds and (value is dataset or not is_installed(package_of(kind))):
+        if kind not in kinds and (value is dataset or not is_installed(module_of(kind))):
             kinds.add(kind)
             left += _globals_of(kind)
 
@@ -132,7 +132,7 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (list, tuple, deque)):
         items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, most)))
     elif isinstance(value, type):
-        known = not is_installed(package_of(value))
+        known = not is_installed(module_of(value))
         items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
     else:
         slots = [slot for kind in type(value).__mro__ for slot in slots_of(kind)]
@@ -190,7 +190,7 @@ def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class that its instances share."""
     for name, value in vars(kind).items():
         if not tells_class(value) or (
-            is_installed(package_of(kind)) and not isinstance(value, (*PLAIN, list, dict, set))
+            is_installed(module_of(kind)) and not isinstance(value, (*PLAIN, list, dict, set))
         ):
             continue
         is_code = isinstance(value, (FunctionType, property, classmethod, staticmethod, type))
@@ -218,7 +218,7 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
             continue
         for member in vars(base).values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", member)
-            if isinstance(function, LRU_CACHE) and not is_installed(package_of(base)):
+            if isinstance(function, LRU_CACHE) and not is_installed(module_of(base)):
                 yield f"{base.__name__}.{function.__name__}", function
                 function = function.__wrapped__
             if isinstance(function, FunctionType):
@@ -309,9 +309,10 @@ def is_installed(module: str) -> bool:
     if package in sys.stdlib_module_names or package in ("foreload", "torch"):
         return package != "__main__"
     top = sys.modules.get(package)
-    # (A folder without an __init__.py may be part of several packages.)
-    file = getattr(top, "__file__", None) or "".join(map(str, getattr(top, "__path__", ())))
-    return "site-packages" in file or "dist-packages" in file
+    # (Of a package without an __init__.py, one part may be installed and another one the user's.)
+    file = optional(top, "__file__") or optional(sys.modules.get(module), "__file__")
+    found = [file] if file else list(optional(top, "__path__") or ())
+    return bool(found) and all("site-packages" in str(path) or "dist-packages" in str(path) for path in found)
 
 
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")

@@ -238,7 +238,7 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
 
     def _has_uncacheable(self, index: int) -> None:
         raise TypeError(
-            f"EAGER keeps all samples, but sample {index} of {str(self.data_path)!r} cannot be pickled (a warning "
+            f"EAGER keeps all samples, but sample {index} of {str(self.data_path)!r} cannot be kept (a warning "
             "says why); return something else from read(), or use LoadingMode.LAZY"
         )
 

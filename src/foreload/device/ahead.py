@@ -155,7 +155,8 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
         self._state_of_loader = state
         self.place = Place(self._present_state())
         # Waiting is recorded here from now on, since the loop waits for the copy, not for the epoch.
-        self._watch: Watch | None = batches.count_at_consumer() if isinstance(batches, Epoch) else None
+        epoch = batches.epoch if isinstance(batches, PersistentIterator) else batches
+        self._watch: Watch | None = epoch.count_at_consumer() if isinstance(epoch, Epoch) else None
         self._ahead: deque[_Moved | _Failed] = deque()
         self._marks: deque[Any] = deque()
         self._sources: deque[_Source] = deque()
@@ -311,8 +312,6 @@ def move_ahead(
 
     If there is nothing to be done, it is ``batches`` itself.
     """
-    if isinstance(batches, PersistentIterator) and not (stream is None and transform is None):
-        batches = batches.epoch  # whose recorder is to know that the loop waits for the device
     if stream is not None:
         return MovedAhead(batches, stream, state, depth=depth, transform=transform)
     return (

@@ -286,17 +286,25 @@ class EpochWrapper(_TorchNames):
         self._source._shutdown_workers()
 
 
+@dataclass(eq=False, repr=False)
 class PersistentIterator(EpochWrapper, Iterator[Any]):
     """Returns the batches of the epoch that was begun last, as torch's iterator over persistent workers does.
 
     It is one object for all epochs, which loops share: ``zip(loader, loader)`` has each batch once.
 
-    Attributes:
+    Args:
         epoch: the epoch that was begun last.
     """
 
-    def __init__(self, epoch: Epoch) -> None:
-        self.epoch = epoch
+    epoch: Epoch
+
+    @classmethod
+    def begun(cls, held: Any, epoch: Epoch) -> PersistentIterator:
+        """Return the iterator that a loader holds, which begins again with an epoch; a new one if it has none."""
+        if not isinstance(held, cls):
+            return cls(epoch)
+        held.epoch = epoch
+        return held
 
     @property
     def _source(self) -> Epoch:
@@ -314,7 +322,7 @@ class PersistentIterator(EpochWrapper, Iterator[Any]):
         return 0
 
     def close(self) -> None:
-        """End the epoch early; the workers persist."""
+        """End the epoch early."""
         self.epoch.close()
 
 

@@ -18,7 +18,7 @@ from foreload.workers.crew import PoolOwner
 from foreload.workers.messages import Begin, Result
 from foreload.workers.pool import W, WorkerPool
 
-__all__ = ["PooledEpoch", "shown", "take_batch"]
+__all__ = ["PooledEpoch", "shown"]
 
 
 class PooledEpoch(Epoch, Generic[W]):
@@ -84,7 +84,7 @@ class PooledEpoch(Epoch, Generic[W]):
 
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
-        return take_batch(result, self._lane, result.number - self._first, self._pin_device)
+        return _take_batch(result, self._lane, result.number - self._first, self._pin_device)
 
     def _restart(self, worker: W, lost: Iterable[Any]) -> W:
         """Replace a worker that has ended; return the one in its place, which has begun the epoch.
@@ -152,7 +152,7 @@ def _end(pool: WorkerPool[Any], first: int, owned: bool, skips: bool) -> None:
             worker.leave_jobs(pool.next_number, skip=skips)
 
 
-def take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
+def _take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
     """Return the batch of a result.
 
     Args:

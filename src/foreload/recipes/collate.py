@@ -286,6 +286,12 @@ def _is_pillow(value: Any) -> bool:
     return type(value).__module__.startswith("PIL.") and hasattr(value, "convert")
 
 
+def _scale_of(kind: torch.dtype) -> Any:
+    if kind.is_floating_point or kind.is_complex:
+        return "float"
+    return "int" if kind.is_signed else kind
+
+
 def _stack_images(images: Sequence[Any]) -> torch.Tensor:
     grey = all(_is_pillow(image) and image.mode == "L" for image in images)
     tensors = [_image(image, position, grey) for position, image in enumerate(images)]
@@ -294,8 +300,8 @@ def _stack_images(images: Sequence[Any]) -> torch.Tensor:
             "the images of a batch must have one size, but are "
             f"{', '.join(str(tuple(tensor.shape)) for tensor in tensors[:8])}; resize them in the transform"
         )
-    # (Float types have one scale; the numbers of others have the scale of their type.)
-    kinds = [None if tensor.is_floating_point() else tensor.dtype for tensor in tensors]
+    # (Float types have one scale, and signed ints have none; the numbers of others have the scale of their type.)
+    kinds = [_scale_of(tensor.dtype) for tensor in tensors]
     odd = next((position for position, kind in enumerate(kinds) if kind != kinds[0]), None)
     if odd is not None:
         raise ValueError(

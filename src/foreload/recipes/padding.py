@@ -68,8 +68,10 @@ def read_tokens(sample: Any, position: int) -> dict[str, Any]:
         raise ValueError(
             f"sample {position} of the batch: attention_mask has {mask.numel()} entries for {len(ids)} tokens"
         )
-    if ((mask != 0) & (mask != 1)).any():
-        raise ValueError(f"sample {position} of the batch: attention_mask must be 1 for a token and 0 for padding")
+    if not _is_equal(mask, mask.to(torch.int64)) or mask.isnan().any():
+        raise ValueError(
+            f"sample {position} of the batch: attention_mask must be of ints, as 1 for a token and 0 for padding"
+        )
     others = {name: value for name, value in named.items() if name not in ("input_ids", "attention_mask")}
     return {"input_ids": _to_int64(ids, position), "attention_mask": mask.to(torch.int64), **others}
 
@@ -103,7 +105,7 @@ def _to_int64(numbers: torch.Tensor, position: int) -> torch.Tensor:
     return whole
 
 
-def of_one_type(tensors: Sequence[torch.Tensor], what: str = "it") -> list[torch.Tensor]:
+def of_one_type(tensors: Sequence[torch.Tensor], what: str = "its sequence") -> list[torch.Tensor]:
     """Convert tensors to their common dtype; an empty one has no say, as that of ``[]`` is float32 by chance.
 
     Raises:
@@ -126,6 +128,8 @@ def of_one_type(tensors: Sequence[torch.Tensor], what: str = "it") -> list[torch
 
 
 def _is_equal(given: torch.Tensor, converted: torch.Tensor) -> bool:
+    if converted.is_complex() and not given.is_complex():
+        converted = converted.real
     back = converted.to(given.dtype)
     return bool(((back == given) | (given != given)).all())
 

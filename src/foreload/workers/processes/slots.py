@@ -40,8 +40,8 @@ class SharedHeader:
     Attributes:
         first: the first job whose answer is wanted; jobs before it need not be done.
         position: the position, in its batch, of the sample that the worker is loading.
-        started: the nanoseconds on a core that the worker took until it was ready for its first job; 0 if it has
-            not imported and unpickled all that it was sent.
+        started: the nanoseconds on a core that the worker took until it was ready for its first job; so far, until
+            then, and 0 if it has not imported and unpickled all that it was sent.
     """
 
     def __init__(self, file: int) -> None:

@@ -161,9 +161,9 @@ class ProcessWorker(Worker):
         if self.has_failed_to_start:
             return (
                 f"DataLoader worker (pid {self.process.pid}) exited unexpectedly with exit code {code} before its "
-                "first job, by the error that it has printed: the script, which it imports, or the dataset, which "
-                "it unpickles, cannot be loaded in another process. If the script starts the epoch when it is "
-                "imported, put that under `if __name__ == '__main__':`"
+                "first job; an error that it has printed says why: the script, which it imports, or the dataset, "
+                "which it unpickles, cannot be loaded in another process. If the script starts the epoch when it "
+                "is imported, put that under `if __name__ == '__main__':`"
             )
         if code is not None and code < 0:
             return f"DataLoader worker (pid {self.process.pid}) is killed by signal: {signal.strsignal(-code)}. "
