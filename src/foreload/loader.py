@@ -254,9 +254,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self.close()
 
     def stats(self) -> Stats:
-        """Return figures of all epochs so far, at any time and from any thread: throughput, waits, stages, memory,
-        cores, failures and workers. :class:`~foreload.record.stats.Stats` lists them.
-        """
+        """Return the :class:`~foreload.record.stats.Stats` of all epochs so far, at any time and from any thread."""
         from foreload.record.stats import collect
 
         return collect(self._facts())
@@ -293,8 +291,11 @@ class DataLoader(AdaptableLoader[T_co]):
         with self._turn.lock:  # of threads that begin epochs at once, the last one's is that of the iterator
             epoch, self._begun = self._next_epoch() if self._begun is None else self._begun, None
             self.check_worker_number_rationality()  # of those that have been chosen
-            shared = self.persistent_workers and not moves
-            iterator = PersistentIterator.begun(self._iterator, epoch) if shared else epoch
+            iterator = epoch
+            if self.persistent_workers and not moves:
+                held = self._iterator
+                iterator = held if isinstance(held, PersistentIterator) else PersistentIterator(epoch)
+                iterator.epoch = epoch
             self.__dict__["_iterator"] = iterator if self.persistent_workers else None
         if not moves:
             return iterator

@@ -298,14 +298,6 @@ class PersistentIterator(EpochWrapper, Iterator[Any]):
 
     epoch: Epoch
 
-    @classmethod
-    def begun(cls, held: Any, epoch: Epoch) -> PersistentIterator:
-        """Return the iterator that a loader holds, which begins again with an epoch; a new one if it has none."""
-        if not isinstance(held, cls):
-            return cls(epoch)
-        held.epoch = epoch
-        return held
-
     @property
     def _source(self) -> Epoch:
         return self.epoch
