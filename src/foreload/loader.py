@@ -254,7 +254,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self.close()
 
     def stats(self) -> Stats:
-        """Return the :class:`~foreload.record.stats.Stats` of all epochs so far, at any time and from any thread."""
+        """Return the :class:`~foreload.record.stats.Stats` of all epochs so far, at any time, from any thread."""
         from foreload.record.stats import collect
 
         return collect(self._facts())
