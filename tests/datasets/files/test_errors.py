@@ -191,7 +191,7 @@ class _Functions(_Odd):
 def test_the_sample_that_cannot_be_kept_at_the_start_is_named_instead_of_the_memory(tmp_path: Path) -> None:
     with (
         pytest.warns(UserWarning, match="sample 1 cannot be cached, it cannot be pickled"),
-        pytest.raises(TypeError, match=r"sample 1 of '.*' cannot be pickled .*LAZY"),
+        pytest.raises(TypeError, match=r"sample 1 of '.*' cannot be kept .*LAZY"),
     ):
         _Functions(tmp_path, loading_mode=LoadingMode.EAGER)
 
