@@ -16,7 +16,6 @@ from foreload.cache.view import root_of
 from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
-from foreload.epochs.base import PersistentIterator
 from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
@@ -254,7 +253,9 @@ class DataLoader(AdaptableLoader[T_co]):
         self.close()
 
     def stats(self) -> Stats:
-        """Return the :class:`~foreload.record.stats.Stats` of all epochs so far, at any time, from any thread."""
+        """Return figures of all epochs so far, at any time and from any thread: throughput, waits, stages, memory,
+        cores, failures and workers. :class:`~foreload.record.stats.Stats` lists them.
+        """
         from foreload.record.stats import collect
 
         return collect(self._facts())
@@ -284,21 +285,14 @@ class DataLoader(AdaptableLoader[T_co]):
         self._warn_of_ranks()
         # Before workers page-lock memory: CUDA does that on the device in use, which else would become the first.
         stream = None if self.device is None else side_stream(self.device)
+        epoch, self._begun = self._next_epoch() if self._begun is None else self._begun, None
+        self.check_worker_number_rationality()  # of those that have been chosen
+        self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         transform = self.device_transform
         if self.device is not None and finishes_on_device(self.dataset):
             transform = finisher(self.on_error, self.errors, transform)
-        moves = stream is not None or transform is not None
-        with self._turn.lock:  # of threads that begin epochs at once, the last one's is that of the iterator
-            epoch, self._begun = self._next_epoch() if self._begun is None else self._begun, None
-            self.check_worker_number_rationality()  # of those that have been chosen
-            iterator = epoch
-            if self.persistent_workers and not moves:
-                held = self._iterator
-                iterator = held if isinstance(held, PersistentIterator) else PersistentIterator(epoch)
-                iterator.epoch = epoch
-            self.__dict__["_iterator"] = iterator if self.persistent_workers else None
-        if not moves:
-            return iterator
+        if stream is None and transform is None:
+            return epoch
         from foreload.device.ahead import MovedAhead, move_ahead
 
         moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=transform)

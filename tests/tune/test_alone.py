@@ -79,11 +79,11 @@ def test_batches_stay_the_same_whoever_makes_them(dataset: fl.ParquetDataset, se
 
 def test_the_next_epoch_begins_with_the_calling_thread(dataset: fl.ParquetDataset) -> None:
     loader = loader_of(dataset, persistent_workers=True)
-    epoch = iter(loader).epoch
+    epoch = iter(loader)
     next(epoch)
     assert numbers(alone(epoch)) == numbers(loader_of(dataset, num_workers=0))[4:]
     before = set(threading.enumerate())
-    epoch = iter(loader).epoch
+    epoch = iter(loader)
     next(epoch)
     assert loader.recorder.last.depth == 0
     assert set(threading.enumerate()) == before

@@ -147,6 +147,14 @@ def test_two_epochs_may_be_open_at_once(make: Any) -> None:
         assert a.tolist() == b.tolist()
 
 
+def test_two_epochs_may_share_persistent_threads() -> None:
+    # Where processes, as torch's, begin the one epoch anew when the other begins.
+    with KINDS["threads"](Numbers(30), batch_size=4, persistent_workers=True) as loader:
+        pairs = [(a.tolist(), b.tolist()) for a, b in zip(loader, loader, strict=True)]
+        assert [a for a, _ in pairs] == [b for _, b in pairs]
+        assert [index for a, _ in pairs for index in a] == list(range(30))
+
+
 class Late(Numbers):
     def __getitem__(self, index: int) -> Any:
         if index == 3:

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -145,16 +144,12 @@ def test_each_thread_may_have_an_epoch_of_its_own(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["processes", "stream, processes"])
-def test_threads_share_the_last_epoch_of_persistent_processes(kind: str) -> None:
+def test_the_second_epoch_of_persistent_processes_ends_the_first(kind: str) -> None:
     loader = load(kind, persistent_workers=True)
-    results = together(*[lambda: indices(loader)] * 3)
-    found = [result for result in results if isinstance(result, list)]
-    # (A thread that waits for a batch of an epoch when another begins the next one is told so.)
-    assert all("another one was begun" in str(result) for result in results if result not in found)
-    counts = Counter(chain(*found))
-    assert set(counts) == set(range(_SIZE))
-    assert max(counts.values()) <= 3
-    assert sorted(indices(loader)) == list(range(_SIZE))
+    results = together(*[lambda: sorted(indices(loader))] * 3)
+    assert list(range(_SIZE)) in results
+    for result in results:
+        assert result == list(range(_SIZE)) or "another one was begun" in str(result)
     loader.close()
 
 

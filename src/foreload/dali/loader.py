@@ -11,7 +11,6 @@ from foreload.dali.epoch import DALIEpoch
 from foreload.dali.feed import FedPipeline
 from foreload.dali.samples import EncodedSamples, as_list
 from foreload.device.ahead import Place
-from foreload.epochs.base import PersistentIterator
 from foreload.loader import DataLoader
 
 __all__ = ["DALILoader"]
@@ -102,9 +101,8 @@ class DALILoader:
         """Begin an epoch; one that is under way ends, since there is one pipeline."""
         self._end_epoch()
         loader = self.loader
-        batches = iter(loader)
         epoch = DALIEpoch(
-            batches.epoch if isinstance(batches, PersistentIterator) else batches,
+            iter(loader),
             self._pipeline,
             loader.state_dict,
             self._present,

@@ -16,7 +16,7 @@ from foreload._torch import TorchIterator
 from foreload.batch.failure import EmptyBatch, stop_error
 from foreload.device.ring import HostRing
 from foreload.device.stream import CallingThread, DeviceTransform, SideStream
-from foreload.epochs.base import Epoch, EpochWrapper, PersistentIterator
+from foreload.epochs.base import Epoch, EpochWrapper
 from foreload.epochs.turn import Turn
 from foreload.nested import move, tensors
 from foreload.record.spans import Stage
@@ -155,8 +155,7 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
         self._state_of_loader = state
         self.place = Place(self._present_state())
         # Waiting is recorded here from now on, since the loop waits for the copy, not for the epoch.
-        epoch = batches.epoch if isinstance(batches, PersistentIterator) else batches
-        self._watch: Watch | None = epoch.count_at_consumer() if isinstance(epoch, Epoch) else None
+        self._watch: Watch | None = batches.count_at_consumer() if isinstance(batches, Epoch) else None
         self._ahead: deque[_Moved | _Failed] = deque()
         self._marks: deque[Any] = deque()
         self._sources: deque[_Source] = deque()

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch.autograd.profiler import record_function
 from torch.utils.data import IterableDataset
 
+from foreload import _native
 from foreload._torch import TorchIterator, is_profiled
 from foreload.batch.assembly import count
 from foreload.batch.buffers import Buffers
+from foreload.batch.collate import pinned
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
 from foreload.checks import optional
@@ -20,14 +22,16 @@ from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
 from foreload.record.recorder import Watch, null_loop
 from foreload.record.restart import Restart
+from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
     from foreload.cache.budget import MemoryBudget
     from foreload.cache.loader_cache import LoaderCache
     from foreload.cache.store import SampleStore
     from foreload.workers.crew import PoolOwner
+    from foreload.workers.messages import Result
 
-__all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened", "PersistentIterator"]
+__all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened", "shown", "take_batch"]
 
 
 @dataclass(frozen=True)
@@ -286,38 +290,6 @@ class EpochWrapper(_TorchNames):
         self._source._shutdown_workers()
 
 
-@dataclass(eq=False, repr=False)
-class PersistentIterator(EpochWrapper, Iterator[Any]):
-    """Returns the batches of the epoch that was begun last, as torch's iterator over persistent workers does.
-
-    It is one object for all epochs, which loops share: ``zip(loader, loader)`` has each batch once.
-
-    Args:
-        epoch: the epoch that was begun last.
-    """
-
-    epoch: Epoch
-
-    @property
-    def _source(self) -> Epoch:
-        return self.epoch
-
-    def __len__(self) -> int:
-        """Return the number of batches of the whole epoch."""
-        return len(self.epoch)
-
-    def __next__(self) -> Any:
-        """Return the next batch of the epoch that was begun last."""
-        return next(self.epoch)
-
-    def _count_ahead(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        """End the epoch early."""
-        self.epoch.close()
-
-
 @dataclass
 class Opened:
     """What is open of a loader.
@@ -342,3 +314,23 @@ class Opened:
         if self.buffers is None or self.buffers.process != os.getpid():
             self.buffers = Buffers(pin=pin, keep=keep)
         return self.buffers
+
+
+def take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
+    """Return the batch of a result.
+
+    Args:
+        result: what a worker has sent.
+        lane: the native lane of the loop, which records the time that page-locking takes.
+        number: the batch's in the epoch.
+        pin_device: the device for which it is copied to page-locked memory; None: it is not.
+    """
+    if pin_device is None:
+        return result.batch()
+    with _native.Work(lane, number), _native.Measure(Stage.batch, 0):
+        return pinned(result.batch(), pin_device)
+
+
+def shown(indices: Any) -> str:
+    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."
