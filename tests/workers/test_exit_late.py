@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +84,33 @@ def test_an_epoch_whose_workers_have_ended_says_so(dataset: str, workers: str) -
     said = printed(dataset, arguments, "begun", "begun = iter(loader); next(begun)")
     assert "have ended" in said
     assert "begin another epoch" in said
+
+
+HELD = """
+    import sys
+    import torch
+    import foreload as fl
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self): return 16
+        def __getitem__(self, i): return torch.full((3000,), i)
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self): yield from (torch.ones(3000) for _ in range(16))
+
+    held = []
+    for dataset, arguments in (
+        (Rows(), {}), (Rows(), {"num_workers": 2}), (Rows(), {"num_workers": 2, "persistent_workers": True}),
+        (Rows(), {"num_workers": 2, "workers": "threads"}), (Stream(), {"num_workers": 1}),
+        (Rows(), {"num_workers": 2, "cache": fl.Cache("1MiB", spill=sys.argv[1])}),
+        (torch.utils.data.TensorDataset(torch.ones(16, 3000)), {}), (fl.AsyncPrefetchDataset(Rows()), {}),
+    ):
+        loader = fl.DataLoader(dataset, 4, **arguments)
+        held += [loader, list(loader), begun := iter(loader), next(begun)]
+"""
+
+
+def test_what_is_held_when_the_interpreter_ends_says_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(HELD), str(tmp_path / "spill")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, "")
