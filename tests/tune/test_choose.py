@@ -12,7 +12,7 @@ import torch
 
 import foreload as fl
 from foreload.machine import granted_cores
-from foreload.tune import choose, measure
+from foreload.tune import choose, measure, sample_cost
 from foreload.tune.choice import Choice
 from foreload.tune.measure import TOO_LONG, Measurement
 from foreload.tune.workload import Workload
@@ -110,7 +110,8 @@ def test_processes_are_not_spawned_for_a_short_epoch(monkeypatch: pytest.MonkeyP
 def test_waiting_workers_are_many_and_few_samples_are_not_measured(
     dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "queued_seconds", lambda task: 0.0)  # of which there are many on a busy machine
+    # Of which there are many on a busy machine.
+    monkeypatch.setattr(sample_cost, "queued_seconds", lambda task: 0.0)
     shared = dataset is SharedWaits
     for size, least in ((1000, granted_cores() + 1), (20, granted_cores() if shared else 0)):
         loader = fl.DataLoader(dataset(size), batch_size=8)
@@ -194,7 +195,7 @@ class KeepsSome(Rows):
 
 
 def test_a_state_that_changes_rarely_is_seen_in_the_first_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_COST_SECONDS", 0.005)
+    monkeypatch.setattr(sample_cost, "_COST_SECONDS", 0.005)
     workers = chosen(KeepsSome(100_000))
     assert (workers["kind"], workers["count"]) == ("threads", 0)
     assert "loading samples changes 'kept'" in workers["why"]
@@ -253,7 +254,7 @@ def test_what_is_clear_by_an_estimate_is_not_tried(
         glance = rate
 
     monkeypatch.setattr(choose, "granted_cores", lambda: 2)
-    monkeypatch.setattr(measure, "_cost", lambda *_: (seconds, busy))
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (seconds, busy))
     monkeypatch.setattr(measure, "Turns", Alone)
     workers = chosen(Computes(size))
     assert (workers["kind"], workers["count"]) == expected
@@ -266,7 +267,7 @@ def test_what_samples_cost_in_batches_counts(monkeypatch: pytest.MonkeyPatch) ->
         return samples
 
     monkeypatch.setattr(choose, "granted_cores", lambda: 2)
-    monkeypatch.setattr(measure, "_cost", lambda *_: (1e-4, 1e-4))
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (1e-4, 1e-4))
     loader = fl.DataLoader(Rows(2000), batch_size=16, collate_fn=collate)
     loader.choose_workers()
     assert loader.stats()["workers"]["samples_per_second"]["none"] < 0.75 / 1e-4
@@ -280,7 +281,7 @@ def test_large_samples_that_cost_little_are_not_handed_over_in_short_epochs(
         def __getitem__(self, index: int) -> Any:
             return torch.empty(1 << 22, dtype=torch.uint8)
 
-    monkeypatch.setattr(measure, "_cost", lambda *_: (3e-4, 3e-4))
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (3e-4, 3e-4))
     without_workers(lambda: Large(1000))
 
 

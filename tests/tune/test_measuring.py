@@ -20,6 +20,7 @@ import foreload as fl
 from foreload.dataset_state.digest import StateWatch
 from foreload.machine import granted_cores
 from foreload.tune import choose, measure
+from foreload.tune.sample_cost import sample_cost
 from foreload.tune.workload import STRIDE, Workload
 from tests.tune.rows import Breaks, Rows, SharedWaits, chosen
 
@@ -37,7 +38,7 @@ def test_candidates_that_find_no_room_together_are_measured_one_by_one(
             return torch.empty(1 << 20, dtype=torch.uint8)
 
     monkeypatch.setattr(choose, "granted_cores", lambda: 1)
-    monkeypatch.setattr(measure, "_cost", lambda *_: (0.002, 0.002))  # on a busy machine, it seems to wait
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (0.002, 0.002))  # on a busy machine, it seems to wait
     for room, found in (
         ("1GiB", ("1 threads", "1 processes")),
         ("20MiB", ("1 threads", "1 processes")),
@@ -73,7 +74,7 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
 
     now = [0.0]
     monkeypatch.setattr(measure, "Turns", FakeTurns)
-    monkeypatch.setattr(measure, "_cost", lambda *_: (0.01, 0.01))
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (0.01, 0.01))
     monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
     alone: Any = ("threads", 0)
     for kinds in (("threads", "processes"), ("processes",), ("threads",)):
@@ -185,7 +186,7 @@ def test_the_cost_of_a_sample_is_looked_at_before_and_after_others() -> None:
 
     dataset = Lazy(97)
     watch = StateWatch(dataset)
-    measure._cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, watch, [])
+    sample_cost(Workload(dataset, None, None, None, lambda *_: iter(())), 97, watch, [])
     assert watch.change == "seen"
 
 
@@ -229,10 +230,10 @@ def test_measuring_is_not_seen_in_shared_memory(calls: Any) -> None:
 
 
 def test_at_least_one_sample_is_measured_however_long_the_machine_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_COST_SECONDS", 0.0)
+    monkeypatch.setattr("foreload.tune.sample_cost._COST_SECONDS", 0.0)
     dataset = Rows(97)
     work = Workload(dataset, None, None, None, lambda *_: iter(()))
-    seconds, _ = measure._cost(work, 97, StateWatch(dataset), [])
+    seconds, _ = sample_cost(work, 97, StateWatch(dataset), [])
     assert seconds > 0
 
 
@@ -248,5 +249,20 @@ def test_a_pause_of_the_machine_is_not_the_time_of_a_sample() -> None:
 
     dataset = Paused(10 * STRIDE)
     work = Workload(dataset, None, None, None, lambda *_: iter(()))
-    seconds, busy = measure._cost(work, len(dataset), StateWatch(dataset), [])
+    seconds, busy = sample_cost(work, len(dataset), StateWatch(dataset), [])
     assert busy <= seconds < 0.02
+
+
+def test_what_a_collate_function_takes_counts() -> None:
+    """Texts that are tokenized in batches, say: a sample takes next to nothing, and its batch all of it."""
+    sizes: list[int] = []
+
+    def collate(samples: list[Any]) -> None:
+        sizes.append(len(samples))
+        time.sleep(0.002 * len(samples))
+
+    dataset = Rows(5000)
+    work = Workload(dataset, 16, None, None, lambda *_: iter(()), collate=collate)
+    seconds, _ = sample_cost(work, len(dataset), StateWatch(dataset), [])
+    assert seconds >= 0.002
+    assert sizes[-1] == 16

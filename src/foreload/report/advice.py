@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from foreload.record.pace import choosing_seconds, start_seconds
 from foreload.record.units import size
 from foreload.report.workers import MIN_GAIN, excess_workers, numbers_of_workers, predicted_gain, smallest_good
 from foreload.tune.costs import Costs
 from foreload.tune.handover import TORCHVISION_IMAGES, swap_unknown
-from foreload.tune.pace import choosing_seconds, start_seconds
 from foreload.tune.predict import HitForm, hit_bytes, predict
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from foreload.record.pace import choosing_seconds, measured_pace, start_seconds
 from foreload.record.units import number, percent, quantity, seconds
 from foreload.report.advice import Advice, advise
 from foreload.report.stages import stage_times
 from foreload.report.workers import excess_workers
 from foreload.tune.costs import Costs
 from foreload.tune.gil import LOCK_FULL, lock_delay, lock_held_share
-from foreload.tune.pace import choosing_seconds, measured_pace, start_seconds
 from foreload.tune.queueing import bounds
 
 if TYPE_CHECKING:

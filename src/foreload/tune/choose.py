@@ -16,13 +16,13 @@ from foreload.record.units import workers
 from foreload.tune.candidates import MAX_THREADS
 from foreload.tune.choice import Choice
 from foreload.tune.measure import (
-    GIVES_ITS_OWN,
     MEMORY_SHARE,
     TINY_SAMPLE_SECONDS,
     TOO_LONG,
     Measurement,
     measure_workers,
 )
+from foreload.tune.sample_cost import GIVES_ITS_OWN
 from foreload.tune.workload import Workload
 
 __all__ = ["choose_workers", "remote_threads"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from foreload.options import WorkerKind
+from foreload.record.pace import choosing_seconds, measured_pace
 from foreload.tune.gil import LOCK_FULL, lock_delay, lock_held_share
-from foreload.tune.pace import choosing_seconds, measured_pace
 from foreload.tune.queueing import Demand, Servers, bounds, reaches_more, throughput
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from foreload._torch import patch_worker_info
-from foreload.cache.serialize import flatten, restore
+from foreload.cache.serialize import flatten
 from foreload.dataset_state.digest import CHANGES, StateWatch
-from foreload.dataset_state.given import gives_its_own
 from foreload.dataset_state.sealed import UNTOLD, find_sealed
 from foreload.dataset_state.shared import why_not_measured
 from foreload.dataset_state.walk import find_open_file
@@ -31,12 +30,11 @@ from foreload.forks.fork import forked
 from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
-from foreload.record.usage import queued_seconds
 from foreload.tune.candidates import Candidate, candidates_of, never_pays, seconds_by_processes
-from foreload.tune.workload import STRIDE, NotWanted, Turns, Workload
+from foreload.tune.sample_cost import MIN_EPOCH_SECONDS, sample_cost
+from foreload.tune.workload import NotWanted, Turns, Workload
 
 __all__ = [
-    "GIVES_ITS_OWN",
     "MEMORY_SHARE",
     "TINY_SAMPLE_SECONDS",
     "TOO_LONG",
@@ -63,12 +61,10 @@ _IS_ESTIMATED = "is estimated"
 
 # Why copies of a dataset might load other samples.
 _OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
-GIVES_ITS_OWN = "batches have objects that the dataset goes on to hold, which copies of it would not share"
 _ASKS = "samples ask for get_worker_info(), which in worker processes says something else"
 
-# Nothing is tried in epochs shorter than this, and only what is not clear in those shorter than that: trying would
-# take longer than what is gained.
-_MIN_EPOCH_SECONDS, _LONG_EPOCH_SECONDS = 1.0, 4.0
+# In epochs shorter than this, only what is not clear is tried.
+_LONG_EPOCH_SECONDS = 4.0
 
 # In epochs from this length on, some batches are made to see what a sample takes in them.
 _MIN_GLANCED_SECONDS = 0.1
@@ -80,11 +76,6 @@ _MAX_SHARE, _CLEAR_SHARE = 0.85, 0.7
 
 # The time after which no other round of turns begins, and after which the parent goes on.
 _ROUNDS_SECONDS, _TIMEOUT_SECONDS = 0.6, 3.0
-
-# The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
-_COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
-_SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
-_FEWEST_SAMPLES = 3
 
 # Candidates take turns, of which the best counts: what else the machine does makes none of them faster.
 _NUM_ROUNDS = 3
@@ -192,7 +183,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     asked = _note_questions() if work.watched else []
-    seconds, busy = _cost(work, size, watch, asked)
+    seconds, busy = sample_cost(work, size, watch, asked)
     state = state or _state(watch, asked, positions)
     if state and "threads" not in work.kinds:
         yield _STATE, state
@@ -203,11 +194,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         return
     batch = 1 if work.batch_size is None else max(1, min(work.batch_size, int(_BATCH_SECONDS / seconds)))
     alone = Turns(work, "threads", 0, batch)
-    if size * seconds < _MIN_EPOCH_SECONDS or seconds < TINY_SAMPLE_SECONDS:
+    if size * seconds < MIN_EPOCH_SECONDS or seconds < TINY_SAMPLE_SECONDS:
         # Samples that are kept, and then collated, may take far longer than those that are dropped at once.
         longer = max(0.0, 1 / alone.glance() - seconds)
         seconds, busy = seconds + longer, busy + longer
-        if size * seconds < _MIN_EPOCH_SECONDS or never_pays(work, cores, seconds, busy):
+        if size * seconds < MIN_EPOCH_SECONDS or never_pays(work, cores, seconds, busy):
             yield ("threads", 0), 1 / seconds
             yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
             return
@@ -222,7 +213,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     shorter = min(1.0, 1 / (alone.best * seconds))
     seconds, busy = seconds * shorter, busy * shorter
     if size * seconds < _LONG_EPOCH_SECONDS:
-        is_short = size * seconds < _MIN_EPOCH_SECONDS
+        is_short = size * seconds < MIN_EPOCH_SECONDS
         estimated = list(_estimated(work, cores, seconds, busy, _MAX_SHARE if is_short else _CLEAR_SHARE))
         yield from estimated
         if estimated or is_short:
@@ -309,42 +300,3 @@ def _state(watch: StateWatch, asked: list[str], positions: Positions) -> str:
         return CHANGES.format(watch.change)
     moved = positions.moved()
     return "" if moved is None else READS_ON.format(moved)
-
-
-def _cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]) -> tuple[float, float]:
-    """Return the seconds that a sample takes, and those of them that it keeps a core busy, or queues for one.
-
-    The slowest one is left out: the machine may have paused meanwhile. Why no copy of the dataset could load them
-    is added to ``reasons``.
-    """
-    started, busy = time.perf_counter(), _busy_seconds()
-    dataset, collate = work.view, work.collate or (lambda samples: None)
-    batch = collate([dataset[0]])  # which may open files
-    if "threads" not in work.kinds:
-        restore(flatten(batch))  # raises the error that comes of it if a process sends it
-    done = 1
-    watch.look()
-    is_slow = time.perf_counter() - started > _SLOW_SECONDS
-    if not is_slow and gives_its_own(batch, collate([dataset[0]])):
-        reasons.append(GIVES_ITS_OWN)
-    if not is_slow:
-        started, busy, done = time.perf_counter(), _busy_seconds(), 0
-    taken, slowest = time.perf_counter() - started, 0.0
-    while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
-        others = taken - slowest
-        is_short = others > _SHORT_COST_SECONDS and others / max(1, done) * size < _MIN_EPOCH_SECONDS / 4
-        if (done and taken > _SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
-            break
-        done += 1
-        dataset[(done * STRIDE + 1) % size]
-        before, taken = taken, time.perf_counter() - started
-        slowest = max(slowest, taken - before)
-    cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
-    busy = min(cost, (_busy_seconds() - busy) / done)
-    collate([dataset[1 % size]])
-    watch.look()
-    return cost, busy
-
-
-def _busy_seconds() -> float:
-    return time.process_time() + queued_seconds("thread-self")

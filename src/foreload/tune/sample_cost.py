@@ -1,0 +1,89 @@
+"""Measurement of what a sample costs: the seconds that loading it and collating it take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from foreload.cache.serialize import flatten, restore
+from foreload.dataset_state.digest import StateWatch
+from foreload.dataset_state.given import gives_its_own
+from foreload.record.usage import queued_seconds
+from foreload.tune.workload import STRIDE, Workload
+
+__all__ = ["GIVES_ITS_OWN", "MIN_EPOCH_SECONDS", "sample_cost"]
+
+# Why copies of a dataset might load other samples.
+GIVES_ITS_OWN = "batches have objects that the dataset goes on to hold, which copies of it would not share"
+
+# In epochs shorter than this, no workers are tried: trying would take longer than what is gained.
+MIN_EPOCH_SECONDS = 1.0
+
+# The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
+_COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
+_SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
+_FEWEST_SAMPLES = 3
+
+# The samples that are collated to see what that takes, as many as a batch has, or loading is measured with.
+_MOST_COLLATED = 64
+
+
+def sample_cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]) -> tuple[float, float]:
+    """Return the seconds that a sample takes, and those of them that it keeps a core busy, or queues for one.
+
+    The slowest one is left out: the machine may have paused meanwhile. Of the user's collate function, which may
+    do most of the work, a sample's share of a batch counts.
+
+    Args:
+        work: what is loaded.
+        size: the number of samples in it.
+        watch: looks at what loading changes.
+        reasons: why no copy of the dataset could load them is added to it.
+    """
+    started, busy = time.perf_counter(), _busy_seconds()
+    dataset, collate = work.view, work.collate or _nothing
+    batch = collate([dataset[0]])  # which may open files
+    if "threads" not in work.kinds:
+        restore(flatten(batch))  # raises the error that comes of it if a process sends it
+    done = 1
+    watch.look()
+    is_slow = time.perf_counter() - started > _SLOW_SECONDS
+    if not is_slow and gives_its_own(batch, collate([dataset[0]])):
+        reasons.append(GIVES_ITS_OWN)
+    if not is_slow:
+        started, busy, done = time.perf_counter(), _busy_seconds(), 0
+    taken, slowest = time.perf_counter() - started, 0.0
+    kept: list[Any] = []
+    while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
+        others = taken - slowest
+        is_short = others > _SHORT_COST_SECONDS and others / max(1, done) * size < MIN_EPOCH_SECONDS / 4
+        if (done and taken > _SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
+            break
+        done += 1
+        sample = dataset[(done * STRIDE + 1) % size]
+        if len(kept) < min(work.batch_size or 1, _MOST_COLLATED):
+            kept.append(sample)
+        before, taken = taken, time.perf_counter() - started
+        slowest = max(slowest, taken - before)
+    cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
+    busy = min(cost, (_busy_seconds() - busy) / done)
+    collating = _collating(collate, kept or [dataset[1 % size]])
+    watch.look()
+    return cost + collating[0], busy + collating[1]
+
+
+def _collating(collate: Callable[[list[Any]], Any], samples: list[Any]) -> tuple[float, float]:
+    """Return a sample's share of the seconds that collating takes, and of those on a core."""
+    started, busy = time.perf_counter(), _busy_seconds()
+    collate(samples)
+    taken = time.perf_counter() - started
+    return taken / len(samples), min(taken, _busy_seconds() - busy) / len(samples)
+
+
+def _nothing(samples: list[Any]) -> None:
+    """Torch's collation is left out: it may be done natively."""
+
+
+def _busy_seconds() -> float:
+    return time.process_time() + queued_seconds("thread-self")
