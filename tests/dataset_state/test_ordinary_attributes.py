@@ -201,3 +201,22 @@ def test_starting_workers_sets_no_variable_of_the_environment() -> None:
     """An import of theirs does, which datasets that read the environment would see."""
     done = python("-c", PROGRAM)
     assert (done.stdout, done.returncode) == ("True True\n", 0), done.stderr
+
+
+@pytest.mark.slow
+def test_what_each_call_of_a_tokenizer_sets_is_no_change() -> None:
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    words = tokenizers.models.WordLevel({"a": 0, "b": 1, "[UNK]": 2, "[PAD]": 3}, unk_token="[UNK]")
+    inner = tokenizers.Tokenizer(words)
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", pad_token="[PAD]")
+    held = CopiedState(SimpleNamespace(tokenizer=tokenizer))
+    for options in ({"padding": "max_length", "truncation": True}, {"padding": False}, {"truncation": True}):
+        tokenizer(["a b a", "b"], max_length=8, **options)
+        assert held.changed() is None
+    tokenizer.add_tokens(["c"])
+    assert held.changed() == "_tokenizer"
+    # One that the dataset itself sets is another matter.
+    held = CopiedState(SimpleNamespace(tokenizer=inner))
+    inner.enable_truncation(5)
+    assert held.changed() is not None

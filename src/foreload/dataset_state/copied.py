@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import io
+import json
 import logging
 import mmap
 import weakref
@@ -72,6 +73,9 @@ _ENVIRONMENT = {"environ", "getenv"}
 
 # Where tables and indexes of pandas keep what they have computed from themselves.
 _MEMOS = ("_cache", "_item_cache")
+
+# What each call of a tokenizer of transformers sets in the one of tokenizers that it holds.
+_SET_BY_CALLS = ("padding", "truncation")
 
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
@@ -229,7 +233,10 @@ class CopiedState:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
             self._looks.append(Attributes(own))
-            memos = _MEMOS if _is_of_pandas(value) else ()
+            memos: tuple[str, ...] = _MEMOS if _is_of_pandas(value) else ()
+            if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
+                memos, rules = ("_tokenizer",), _rules_of(tokenizer)
+                self._add("_tokenizer", lambda: _rules_of(tokenizer) == rules)
             self._left += ((str(key), inner) for key, inner in own.items() if key not in memos)
 
     def _watch_object(self, name: str, value: Any) -> None:
@@ -317,6 +324,14 @@ def _columns_of(table: Any) -> list[Any]:
     manager, numbers = optional(table, "_mgr"), optional(table, "_ndarray")
     own = [numbers] if isinstance(numbers, np.ndarray) else []
     return [*own, *(optional(manager, "arrays") or ()), *(optional(manager, "axes") or ())]
+
+
+def _rules_of(tokenizer: Any) -> Any:
+    """Return how a tokenizer of transformers makes tokens, without what each call sets in it for itself."""
+    state = state_of(tokenizer)
+    if state in (None, SEALED, TOO_LARGE):
+        return state
+    return {name: part for name, part in json.loads(tokenizer.to_str()).items() if name not in _SET_BY_CALLS}
 
 
 def _is_as_full(function: Any, before: int) -> bool:
