@@ -53,6 +53,7 @@ class SampleStore:
         self.arguments = (samples, room, accesses, most, hashed)
         self._has_warned = False
         self.spill: SpillTarget | None = None
+        self._folder: SpillFolder | None = None
         self._ahead: dict[int, Any] = {}
         self.uncacheable: set[int] = set()
         self.native = _native.Store(samples, room, accesses, most, hashed)
@@ -64,9 +65,13 @@ class SampleStore:
 
     def spill_to(self, folder: SpillFolder) -> None:
         """Use a folder for samples that do not fit into memory, beginning with those in it."""
-        self._folder = folder
+        self._folder = folder  # holds its lock
         self.spill = folder.target
         self.native.spill_to(self.spill.descriptor, self.spill.key, True)
+
+    def leave_spill(self) -> None:
+        """Let go of the folder, so that another store may use it."""
+        self.spill = self._folder = None
 
     def __len__(self) -> int:
         """Return the number of samples in the dataset."""

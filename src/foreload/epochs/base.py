@@ -10,28 +10,26 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch.autograd.profiler import record_function
 from torch.utils.data import IterableDataset
 
-from foreload import _native
 from foreload._torch import TorchIterator, is_profiled
 from foreload.batch.assembly import count
 from foreload.batch.buffers import Buffers
-from foreload.batch.collate import pinned
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
+from foreload.cache.view import root_of
 from foreload.checks import optional
+from foreload.dataset_state.between_epochs import BetweenEpochs
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
 from foreload.record.recorder import Watch, null_loop
 from foreload.record.restart import Restart
-from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
     from foreload.cache.budget import MemoryBudget
     from foreload.cache.loader_cache import LoaderCache
     from foreload.cache.store import SampleStore
     from foreload.workers.crew import PoolOwner
-    from foreload.workers.messages import Result
 
-__all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened", "shown", "take_batch"]
+__all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,7 @@ class EpochSpec:
     snapshot_every: int
     expected_length: int | None = None
     draws_at_once: bool = False
+    changes: BetweenEpochs | None = None
 
     @property
     def store(self) -> SampleStore | None:
@@ -147,6 +146,7 @@ class Epoch(_TorchNames, Iterator[Any]):
                 self._cursor.finished = True
                 self._loop = self._order_loop = null_loop()
                 self._watch.end()
+                self._note_end()
                 raise
             failed = failures.count if failures.skips else 0
             if self._leaves_out is not None and self._leaves_out(number):
@@ -172,6 +172,11 @@ class Epoch(_TorchNames, Iterator[Any]):
                 samples -= failures.count - failed
             self._loop.mark_delivered(samples)
             return batch
+
+    def _note_end(self) -> None:
+        """Call it once all batches have been delivered."""
+        if self._spec.changes is not None:
+            self._spec.changes.end()
 
     def _check_ranks(self, number: int) -> None:
         """Call it for a batch that is left out.
@@ -298,11 +303,24 @@ class Opened:
         cache: of samples.
         buffers: the memory of batches.
         base_seed: of persistent workers.
+        changes: of the dataset, of which the cache has samples.
     """
 
     cache: LoaderCache | None = None
     buffers: Buffers | None = None
     base_seed: int | None = None
+    changes: BetweenEpochs | None = None
+
+    def keep(self, cache: LoaderCache, dataset: Any) -> None:
+        """Use a cache for the samples of a dataset."""
+        self.cache, self.changes = cache, BetweenEpochs(root_of(dataset))
+
+    def drop_outdated(self, *, has_copies: bool) -> None:
+        """Drop the cache if the dataset was changed since, unless workers have copies of it, as it was."""
+        if self.changes is not None and self.changes.are_there(counts=not has_copies):
+            if self.cache is not None:
+                self.cache.store.leave_spill()
+            self.cache = self.changes = None
 
     def shared(self) -> Opened:
         """Return what another loader may use too: the base seed is that of this loader's workers."""
@@ -314,23 +332,3 @@ class Opened:
         if self.buffers is None or self.buffers.process != os.getpid():
             self.buffers = Buffers(pin=pin, keep=keep)
         return self.buffers
-
-
-def take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
-    """Return the batch of a result.
-
-    Args:
-        result: what a worker has sent.
-        lane: the native lane of the loop, which records the time that page-locking takes.
-        number: the batch's in the epoch.
-        pin_device: the device for which it is copied to page-locked memory; None: it is not.
-    """
-    if pin_device is None:
-        return result.batch()
-    with _native.Work(lane, number), _native.Measure(Stage.batch, 0):
-        return pinned(result.batch(), pin_device)
-
-
-def shown(indices: Any) -> str:
-    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
-    return text if len(text) <= 200 else f"{text[:200]}..."

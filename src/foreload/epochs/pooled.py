@@ -8,14 +8,17 @@ from typing import Any, Generic
 
 import numpy as np
 
-from foreload.epochs.base import Epoch, EpochSpec, take_batch
+from foreload import _native
+from foreload.batch.collate import pinned
+from foreload.epochs.base import Epoch, EpochSpec
 from foreload.errors import warn_user
 from foreload.record.restart import Restart
+from foreload.record.spans import Stage
 from foreload.workers.crew import PoolOwner
 from foreload.workers.messages import Begin, Result
 from foreload.workers.pool import W, WorkerPool
 
-__all__ = ["PooledEpoch"]
+__all__ = ["PooledEpoch", "shown"]
 
 
 class PooledEpoch(Epoch, Generic[W]):
@@ -79,9 +82,12 @@ class PooledEpoch(Epoch, Generic[W]):
                 "this epoch ended when another one was begun with the same persistent workers; use that one"
             )
 
+    def _note_end(self) -> None:
+        """Do nothing: loading has changed no dataset but the workers' own."""
+
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
-        return take_batch(result, self._lane, result.number - self._first, self._pin_device)
+        return _take_batch(result, self._lane, result.number - self._first, self._pin_device)
 
     def _restart(self, worker: W, lost: Iterable[Any]) -> W:
         """Replace a worker that has ended; return the one in its place, which has begun the epoch.
@@ -147,3 +153,23 @@ def _end(pool: WorkerPool[Any], first: int, owned: bool, skips: bool) -> None:
     elif not pool.closed and pool.first == first:
         for worker in pool.workers:
             worker.leave_jobs(pool.next_number, skip=skips)
+
+
+def _take_batch(result: Result, lane: Any, number: int, pin_device: str | None) -> Any:
+    """Return the batch of a result.
+
+    Args:
+        result: what a worker has sent.
+        lane: the native lane of the loop, which records the time that page-locking takes.
+        number: the batch's in the epoch.
+        pin_device: the device for which it is copied to page-locked memory; None: it is not.
+    """
+    if pin_device is None:
+        return result.batch()
+    with _native.Work(lane, number), _native.Measure(Stage.batch, 0):
+        return pinned(result.batch(), pin_device)
+
+
+def shown(indices: Any) -> str:
+    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."

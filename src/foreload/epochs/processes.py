@@ -16,8 +16,8 @@ from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
 from foreload.batch.worker_progress import BEGUN, Progress
-from foreload.epochs.base import EpochSpec, shown
-from foreload.epochs.pooled import PooledEpoch
+from foreload.epochs.base import EpochSpec
+from foreload.epochs.pooled import PooledEpoch, shown
 from foreload.epochs.progress import warn_of_length
 from foreload.errors import warn_user
 from foreload.order.resume import has_state

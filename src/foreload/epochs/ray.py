@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from foreload.batch.assembly import count
-from foreload.epochs.base import EpochSpec, shown
-from foreload.epochs.pooled import PooledEpoch
+from foreload.epochs.base import EpochSpec
+from foreload.epochs.pooled import PooledEpoch, shown
 from foreload.workers.crew import Crew, PoolOwner
 from foreload.workers.messages import Begin, Result
 from foreload.workers.ray.pool import RayPool

@@ -173,6 +173,7 @@ class EpochSource(LoaderOrder[T_co]):
             self.snapshot_every_n_steps,
             expected_length(self) if crew.is_stream else None,
             not self._auto_workers,  # which no result may show
+            self._open.changes,
         )
         buffers = self._open.memory(pin=crew.batches.pin_device is not None, keep=self._spare_buffers)
         from foreload.epochs.open import open_epoch
@@ -207,9 +208,10 @@ class EpochSource(LoaderOrder[T_co]):
         return iter(make(self._view, collate_fn=self.collate_fn, **how))
 
     def _open_cache(self) -> LoaderCache | None:
+        self._open.drop_outdated(has_copies=self.persistent_workers and self.by_processes)
         if self.cache is not None and self._open.cache is None:
             warn_of_randomness(self.dataset)
-            self._open.cache = self._crew.new_cache(self.workers, self._cache_spec(), self.cache)
+            self._open.keep(self._crew.new_cache(self.workers, self._cache_spec(), self.cache), self.dataset)
         return self._open.cache
 
     def _planner(self, cache: LoaderCache | None, key: tuple[int, int]) -> Callable[[EpochOrder], None]:
