@@ -83,3 +83,22 @@ def test_an_epoch_whose_workers_have_ended_says_so(dataset: str, workers: str) -
     said = printed(dataset, arguments, "begun", "begun = iter(loader); next(begun)")
     assert "have ended" in said
     assert "begin another epoch" in said
+
+
+def test_what_is_raised_at_the_very_end_is_shown_as_without_foreload() -> None:
+    """Python clears foreload's modules before those that were imported earlier, such as ``os``."""
+    program = """
+        import os
+
+        class Late:
+            def __del__(self): raise ValueError("raised late")
+
+        os.late = Late()
+        import torch, foreload as fl
+        list(fl.DataLoader(torch.utils.data.TensorDataset(torch.arange(8)), num_workers=2, workers="threads"))
+    """
+    program = textwrap.dedent(program)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.endswith("ValueError: raised late\n")
+    assert "foreload" not in ended.stderr
