@@ -16,7 +16,7 @@ from typing import Any
 from pipelines import RESULTS
 
 from foreload.bench.show import machine
-from foreload.tune.costs import measured_pace
+from foreload.tune.pace import measured_pace
 from foreload.tune.predict import predict
 
 HERE = Path(__file__)

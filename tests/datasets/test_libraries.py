@@ -29,6 +29,7 @@ def hub() -> Any:
     return pytest.importorskip("datasets")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["auto", "none", "processes", "threads"])
 def test_a_hugging_face_dataset_is_a_dataset(hub: Any, how: str) -> None:
     data = hub.Dataset.from_dict(
@@ -57,6 +58,7 @@ def hub_stream(hub: Any, **split: int) -> Any:
     return data.map(lambda row: {"y": 2 * row["x"]}).filter(lambda row: row["x"] % 7 != 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_hugging_face_stream_is_split_and_goes_on(hub: Any, workers: int, kind: Any) -> None:

@@ -312,3 +312,29 @@ def test_torchvisions_images_are_met_with_native_decoding() -> None:
     assert 1.8 < found[0].gain < 2.6
     other = {**seen, "loader": {**seen["loader"], "dataset": "MyImages"}}
     assert not any("foreload.ImageDataset in" in change for change in advice(other))
+
+
+@pytest.mark.parametrize(("epochs", "kind"), [(2, "startup-bound"), (6, "decode-bound")])
+def test_choosing_workers_is_not_handing_batches_over(epochs: int, kind: str) -> None:
+    # Measured: under forkserver, on a busy machine, workers were chosen for 8 s, and then not started.
+    seen: dict[str, Any] = {
+        "epochs": epochs,
+        "batches": 20 * epochs,
+        "samples": 200 * epochs,
+        "seconds": 8.1 + 4.8 * epochs,
+        "first_batch_seconds": 0.24,
+        "loop_seconds": 0.002,
+        "stages": {"sample": stage(4.8 * epochs, 4.3 * epochs, 200 * epochs)},
+    }
+    measured = stats(0, **seen, cpu={"cores": 2, "share": 0.3, "queued_seconds": 0.0})
+    measured["workers"]["choosing_seconds"] = 8.1
+    found = verdict(measured)
+    assert found.kind == kind
+    assert ("while the workers were chosen" in found.sentence) == (kind == "startup-bound")
+    assert not any("handing a batch over" in line for line in found.evidence)
+
+
+def test_waiting_for_a_core_is_not_handing_batches_over() -> None:
+    # The calling thread loads, beside programs that have most of the cores.
+    seen = stats(0, stages={"sample": stage(10.0, 2.0)}, cpu={"cores": 2, "share": 0.1, "queued_seconds": 8.0})
+    assert verdict(seen).kind == "decode-bound"

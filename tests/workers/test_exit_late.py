@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +103,41 @@ def test_what_is_raised_at_the_very_end_is_shown_as_without_foreload() -> None:
     assert (ended.returncode, ended.stdout) == (0, "")
     assert ended.stderr.endswith("ValueError: raised late\n")
     assert "foreload" not in ended.stderr
+
+
+HELD = """
+    import sys
+    import torch
+    import foreload as fl
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self): return 16
+        def __getitem__(self, i): return torch.full((3000,), i)
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self): yield from (torch.ones(3000) for _ in range(16))
+
+    held = []
+    for dataset, arguments in (
+        (Rows(), {}), (Rows(), {"num_workers": 2}), (Rows(), {"num_workers": 2, "persistent_workers": True}),
+        (Rows(), {"num_workers": 2, "workers": "threads"}), (Stream(), {"num_workers": 1}),
+        (Rows(), {"num_workers": 2, "cache": fl.Cache("1MiB", spill=sys.argv[1])}),
+        (torch.utils.data.TensorDataset(torch.ones(16, 3000)), {}), (fl.AsyncPrefetchDataset(Rows()), {}),
+    ):
+        loader = fl.DataLoader(dataset, 4, **arguments)
+        held += [loader, list(loader), begun := iter(loader), next(begun)]
+"""
+
+
+def test_what_is_held_when_the_interpreter_ends_says_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(HELD), str(tmp_path / "spill")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_epoch_that_outlives_foreloads_modules_says_nothing() -> None:
+    """What a module holds that was imported before (registries of frameworks do) goes when others are cleared."""
+    program = textwrap.dedent(HELD).replace("held = []", "import os; held = os.held = []")
+    program = program.replace("sys.argv[1]", "None")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, "")

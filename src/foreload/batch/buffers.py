@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -177,9 +177,9 @@ class _SharedFile:
         self.address = memory.ctypes.data
         self._idle = [memory]
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if hasattr(self, "_file"):
-            os.close(self._file)
+            close(self._file)
 
     def is_free(self) -> bool:
         """Whether no tensor in any process is over this file."""

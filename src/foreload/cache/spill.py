@@ -8,6 +8,8 @@ import multiprocessing.reduction
 import os
 import secrets
 import stat
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,10 +45,11 @@ class SpillTarget:
         """Send the descriptor along."""
         return _received, (self.path, multiprocessing.reduction.DupFd(self.descriptor), self.key)
 
-    def __del__(self) -> None:
-        """Close the descriptor."""
-        with suppress(OSError):
-            os.close(self.descriptor)
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Close the descriptor, which ends with the interpreter too."""
+        if not is_ending():
+            with suppress(OSError):
+                os.close(self.descriptor)
 
 
 def _received(path: str, descriptor: Any, key: bytes) -> SpillTarget:
@@ -99,8 +102,10 @@ class SpillFolder:
         derived = hashlib.blake2b(known.encode(), key=key, digest_size=_KEY_BYTES).digest()
         self.target = SpillTarget(str(self.path), os.dup(self._folder), derived)
 
-    def __del__(self) -> None:
-        """Release the lock, unless a process has inherited it."""
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Release the lock, unless a process has inherited it; it ends with the interpreter too."""
+        if is_ending():
+            return
         for name in ("_lock", "_folder"):
             with suppress(AttributeError, OSError):
                 os.close(getattr(self, name))

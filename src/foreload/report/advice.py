@@ -9,6 +9,7 @@ from foreload.record.units import size
 from foreload.report.workers import MIN_GAIN, excess_workers, numbers_of_workers, predicted_gain, smallest_good
 from foreload.tune.costs import Costs
 from foreload.tune.handover import TORCHVISION_IMAGES, swap_unknown
+from foreload.tune.pace import choosing_seconds, start_seconds
 from foreload.tune.predict import HitForm, hit_bytes, predict
 
 if TYPE_CHECKING:
@@ -266,11 +267,10 @@ def _memory(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 
 def _start(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     pool = stats["workers"]
-    if pool["choosing_seconds"] > _MIN_CHOOSING_SHARE * stats["epochs"] * stats["first_batch_seconds"]:
+    if choosing_seconds(stats) > _MIN_CHOOSING_SHARE * start_seconds(stats):
         kind = f', workers="{pool["kind"]}"' if pool["count"] else ""
         yield Advice(f"num_workers={pool['count']}{kind}: no time is spent on choosing workers")
-    start = stats["epochs"] * stats["first_batch_seconds"]
-    rest = max(stats["seconds"] - start, stats["loop_seconds"], 1e-9)
+    rest = max(stats["seconds"] - start_seconds(stats), stats["loop_seconds"], 1e-9)
     if stats["epochs"] == 1:
         yield Advice("longer runs: this was one epoch, whose start counts once. Let it run longer, and ask again")
         return

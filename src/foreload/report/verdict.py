@@ -10,8 +10,9 @@ from foreload.record.units import number, percent, quantity, seconds
 from foreload.report.advice import Advice, advise
 from foreload.report.stages import stage_times
 from foreload.report.workers import excess_workers
-from foreload.tune.costs import Costs, measured_pace
+from foreload.tune.costs import Costs
 from foreload.tune.gil import LOCK_FULL, lock_delay, lock_held_share
+from foreload.tune.pace import choosing_seconds, measured_pace, start_seconds
 from foreload.tune.queueing import bounds
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _kind(stats: Any, costs: Costs) -> VerdictKind:
         return "consumer-bound"
     # The first batch of a crowd of processes comes late, but with it come others.
     start = stats["seconds"] - stats["samples"] / costs.steady_pace(stats)
-    if min(start, stats["epochs"] * stats["first_batch_seconds"]) >= _MIN_START_SHARE * stats["seconds"]:
+    if min(start, start_seconds(stats)) >= _MIN_START_SHARE * stats["seconds"]:
         return "startup-bound"
     if _is_short_of_memory(stats):
         return "memory-bound"
@@ -238,6 +239,8 @@ def _sentence(kind: VerdictKind, stats: Any, costs: Costs, enough: int) -> str:
         case "memory-bound":
             return f"{waits}, because there is no memory to make more batches ahead of it."
         case _:
+            if choosing_seconds(stats) > start_seconds(stats) / 2:
+                return f"{waits}, mostly while the workers were chosen, in the first epoch."
             first = stats["first_batch_seconds"]
             return f"{waits}, mostly for the first batch of each epoch, which takes {seconds(first)}."
 
@@ -275,8 +278,8 @@ def _evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
         lines.append(
             f"{quantity(stats['epochs'], 'epoch', 'epochs')} of {seconds(stats['seconds'] / stats['epochs'])} each"
         )
-        if stats["workers"]["choosing_seconds"] > 0:
-            lines.append(f"choosing the workers took {seconds(stats['workers']['choosing_seconds'])}, once")
+        if choosing_seconds(stats) > 0:
+            lines.append(f"choosing the workers took {seconds(choosing_seconds(stats))}, once")
     return lines
 
 

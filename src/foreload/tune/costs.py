@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from foreload.options import WorkerKind
 from foreload.tune.gil import LOCK_FULL, lock_delay, lock_held_share
+from foreload.tune.pace import choosing_seconds, measured_pace
 from foreload.tune.queueing import Demand, Servers, bounds, reaches_more, throughput
 
 if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["Cost", "Costs", "busy_share", "make_servers", "measured_pace"]
+__all__ = ["Cost", "Costs", "busy_share", "make_servers"]
 
 # Stages of workers, in the order that samples pass them; `order` and `device` are the consumer's.
 WORK = ("read", "decode", "cache", "sample", "transform", "batch")
@@ -182,15 +183,6 @@ def make_servers(count: int, kind: WorkerKind, cores: float, depth: int) -> Serv
     return Servers(min(count, depth) if kind == "processes" else count, cores, kind == "threads")
 
 
-def measured_pace(stats: Stats | Mapping[str, Any]) -> float:
-    """Return the samples per second after the first batch of an epoch."""
-    batches, epochs = stats["batches"], max(1, stats["epochs"])
-    first = min(stats["first_batch_seconds"] * epochs, 0.9 * stats["seconds"])
-    if batches <= 2 * epochs:
-        return float(stats["samples"] / stats["seconds"])
-    return float(stats["samples"] * (1 - epochs / batches) / (stats["seconds"] - first))
-
-
 def _stages(stats: Any) -> dict[str, Cost]:
     """Return the costs of the workers' stages; stages without a measured CPU time share what is left evenly."""
     samples = stats["samples"]
@@ -268,8 +260,10 @@ def _around(stats: Any, stages: Mapping[str, Cost]) -> tuple[float, float]:
     order = stats["stages"].get("order", {"seconds": 0.0})["seconds"]
     made = sum(stage.share * stage.cpu for stage in stages.values()) * samples
     if stats["workers"]["count"] == 0:
-        idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
-        return max(order, stats["wait_seconds"] - made - idle - _moving(stats)) / batches, 0.0
+        # (Costs leave out the time in which stages waited for a core; nothing was handed over in it either.)
+        in_stages = sum(stats["stages"][name]["seconds"] for name in WORK if name in stats["stages"])
+        outside = stats["wait_seconds"] - in_stages - _moving(stats) - choosing_seconds(stats)
+        return max(order, outside) / batches, 0.0
     loop_cpu = min(stats["loop_cpu_seconds"], stats["loop_seconds"])
     loose = max(0.0, _cpu(stats) - loop_cpu - made)
     # Starting processes takes cores, but hands nothing over.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.options import WorkerKind
-from foreload.tune.costs import Cost, Costs, make_servers, measured_pace
+from foreload.tune.costs import Cost, Costs, make_servers
 from foreload.tune.handover import (
     handover_seconds,
     stock_handover_seconds,
@@ -15,6 +15,7 @@ from foreload.tune.handover import (
     without_handover,
     without_stock,
 )
+from foreload.tune.pace import measured_pace
 from foreload.tune.queueing import Servers
 
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ PIECES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(PIECES, min_size=1, max_size=3).map("".join))
 def test_patterns_are_webdatasets(pattern: str) -> None:
     braceexpand = pytest.importorskip("braceexpand")

@@ -14,8 +14,9 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import sys
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,9 @@ class _Slot:
         self.address: int = self.memory.ctypes.data
         self.forks = 0  # when it was taken
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.file >= 0:
-            os.close(self.file)
+            close(self.file)
 
 
 class _WorkerLease:
@@ -268,7 +269,9 @@ class _ConsumerLease:
         self._forks = fork_count()
         self.__array_interface__ = memory.__array_interface__
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_ending():  # when this module's functions may be gone before batches are
+            return
         slots = self._slots
         (slots.retired if may_be_in_child(self._forks) else slots.freed).append(self._slot)
 

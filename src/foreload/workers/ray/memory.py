@@ -9,7 +9,8 @@ without write access, batches are copied.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ class _StoreLease:
         interface = array.__array_interface__
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
-    def __del__(self) -> None:
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # A child has the parent's connection to the store, on which it must not free anything.
+        if is_ending():  # when this module's functions may be gone before batches are
+            return
         if may_be_in_child(self._forks) or os.getpid() != self._process:
             _kept.append(self._array)
 

@@ -192,10 +192,10 @@ class _ThreadFiles:
             queued = int(os.pread(self._schedule, 128, 0).split()[1])
         return read, disk, queued
 
-    def __del__(self) -> None:
+    def __del__(self, close: Any = os.close) -> None:
         for file in (self._io, self._schedule):
             if file is not None:
-                os.close(file)
+                close(file)
 
 
 def _opened(path: str) -> int | None:
