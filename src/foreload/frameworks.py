@@ -23,11 +23,14 @@ from foreload.epochs.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.order.shuffle import ShuffledStream
+from foreload.order.skip import Skip
 from foreload.workers.crew import Crew
 from foreload.workers.spec import is_left_to_torch
 
 if TYPE_CHECKING:
     from foreload.device.ahead import MovedAhead, Place
+    from foreload.epochs.base import Epoch
+    from foreload.record.recorder import Watch
 
 __all__ = ["AdaptableLoader", "WorkerCount", "given_workers", "origin_of"]
 
@@ -39,6 +42,9 @@ _BUILDERS = {
     "ray.train.torch.train_loop_utils": "prepare_data_loader",
     "ray.train.v2.torch.train_loop_utils": "prepare_data_loader",
 }
+
+# How many batches are over by a checkpoint of SpeechBrain; its patch of torch's iterators passes over them.
+_SPEECHBRAIN_OVER = "_speechbrain_recovery_skip_to"
 
 
 class WorkerCount(int):
@@ -227,6 +233,18 @@ class AdaptableLoader(StatefulSource[T_co]):
             cls.__bases__ = tuple(
                 TorchDataLoader if issubclass(base, AdaptableLoader) else base for base in cls.__bases__
             )
+
+    def _begin_epoch(self, watch: Watch) -> Epoch:
+        over = vars(self).get(_SPEECHBRAIN_OVER)
+        if over is None:
+            return super()._begin_epoch(watch)
+        skip, vars(self)[_SPEECHBRAIN_OVER] = self.__dict__["skip"], None
+        over = 0 if isinstance(self.dataset, IterableDataset) else over  # SpeechBrain leaves its place to it
+        self.__dict__["skip"] = (*skip, Skip(steps=range(over)))
+        try:
+            return super()._begin_epoch(watch)
+        finally:
+            self.__dict__["skip"] = skip
 
     @property
     def num_workers(self) -> int:

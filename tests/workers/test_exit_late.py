@@ -86,6 +86,25 @@ def test_an_epoch_whose_workers_have_ended_says_so(dataset: str, workers: str) -
     assert "begin another epoch" in said
 
 
+def test_what_is_raised_at_the_very_end_is_shown_as_without_foreload() -> None:
+    """Python clears foreload's modules before those that were imported earlier, such as ``os``."""
+    program = """
+        import os
+
+        class Late:
+            def __del__(self): raise ValueError("raised late")
+
+        os.late = Late()
+        import torch, foreload as fl
+        list(fl.DataLoader(torch.utils.data.TensorDataset(torch.arange(8)), num_workers=2, workers="threads"))
+    """
+    program = textwrap.dedent(program)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr.endswith("ValueError: raised late\n")
+    assert "foreload" not in ended.stderr
+
+
 HELD = """
     import sys
     import torch
@@ -113,4 +132,12 @@ HELD = """
 def test_what_is_held_when_the_interpreter_ends_says_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(HELD), str(tmp_path / "spill")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_epoch_that_outlives_foreloads_modules_says_nothing() -> None:
+    """What a module holds that was imported before (registries of frameworks do) goes when others are cleared."""
+    program = textwrap.dedent(HELD).replace("held = []", "import os; held = os.held = []")
+    program = program.replace("sys.argv[1]", "None")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -72,8 +73,9 @@ class Watch:
         self.loop.begun()
         self._epoch = weakref.ref(epoch, self._left)
 
-    def _left(self, _: Any) -> None:
-        self.end()
+    def _left(self, _: Any, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_over():  # else modules may have been cleared, and nobody begins another epoch
+            self.end()
 
     def end(self) -> None:
         """Free the lane for another epoch; nothing after that counts."""
