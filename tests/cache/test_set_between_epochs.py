@@ -137,7 +137,7 @@ def test_workers_that_keep_their_copies_keep_the_cache() -> None:
 def test_a_spill_folder_is_not_used_for_another_dataset(tmp_path: Path) -> None:
     data = Numbers()
     loader = fl.DataLoader(data, 8, num_workers=0, cache=fl.Cache("1KiB", spill=str(tmp_path / "spill")))
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="dataset") as told:
         assert epochs(loader, data, set_epoch) == [[100 * epoch + i for i in range(24)] for epoch in range(3)]
     assert all("'epoch' of the dataset" in str(warning.message) for warning in told)
     assert list((tmp_path / "spill").glob("*.spill"))
