@@ -19,11 +19,11 @@ from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import fingerprint_with, stamp
-from foreload.checks import Array, check_bool, check_int, inherits
+from foreload.checks import Array, check_bool, check_callable, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import IMAGE_NUMBERS, ImageAssembly, Images
-from foreload.datasets.images.cache import ImageCache, check_room
+from foreload.datasets.images.cache import ImageCache, check_room, warn_of_nothing_kept
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.images.decoders import Decoder
 from foreload.datasets.images.encoded import EncodedAssembly, choose_decoder
@@ -35,7 +35,7 @@ from foreload.datasets.tar.shards import are_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.protocol import BatchMemory, BatchOptions, ImageForms, SampleSource, UserCode
-from foreload.remote.url import local_path
+from foreload.remote.url import local_path, warn_of_no_urls
 from foreload.transforms.arrays import size_pair
 
 __all__ = ["ImageDataset"]
@@ -128,8 +128,7 @@ class ImageDataset(
         storage: dict[str, Any] | None = None,
         index_folder: str | Path | None = None,
     ) -> None:
-        if transform is not None and not callable(transform):
-            raise TypeError(f"transform must be callable, got {type(transform).__name__}")
+        check_callable("transform", transform)
         cache_size = check_int("cache_size", cache_size, 0)
         check_bool("direct_io", direct_io)
         data_path = local_path(data_path)
@@ -142,8 +141,10 @@ class ImageDataset(
         else:
             paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)
             self._paths = [os.fsencode(path) for path in paths]
+            warn_of_no_urls(storage=storage, index_folder=index_folder)
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
-        self.transform = transforms.resize(size_pair(image_size, "image_size")) if transform is None else transform
+        size = size_pair(image_size, "image_size")
+        self.transform = transforms.resize(size) if transform is None else transform
         self.loading_mode = LoadingMode(loading_mode)
         self.cache_size = cache_size
         self._decoder = choose_decoder(decode, self.transform, self.loading_mode)
@@ -152,7 +153,9 @@ class ImageDataset(
         self._files: _native.ImageFiles = self._open()
         self.direct_io = direct_io  # which warns if that is not possible
         self._cache = None
-        if self._decoder is None and inherits(self, ImageDataset, "read_encoded"):  # native code reads the images
+        if not inherits(self, ImageDataset, "read_encoded", "prepare_sample", "finish_sample"):
+            warn_of_nothing_kept(self, self.loading_mode)
+        elif self._decoder is None:  # native code reads the images
             self._cache = ImageCache.of(len(self), self.loading_mode, cache_size, in_files=self.shards is None)
         self._fill()
 
@@ -222,8 +225,7 @@ class ImageDataset(
             return self.finish_sample(position, self.prepare_sample(position))
         if isinstance(self.transform, transforms.ImageTransform) and inherits(self, ImageDataset, "read_encoded"):
             return self._load_batch([position])[0]
-        image = apply_transform(self.transform, self._decode(position))
-        return self._sample(image, int(self._targets[position]))
+        return self._sample(apply_transform(self.transform, self._decode(position)), int(self._targets[position]))
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, ...]]] | None:
@@ -345,6 +347,4 @@ class ImageDataset(
 
     def path(self, index: int) -> str:
         """Return the file of an image; in shards ``shard:key``."""
-        if self.shards is not None:
-            return self.shards.name(index)
-        return os.fsdecode(self._files.path(index))
+        return os.fsdecode(self._files.path(index)) if self.shards is None else self.shards.name(index)

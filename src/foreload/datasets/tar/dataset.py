@@ -33,7 +33,7 @@ from foreload.order.index import positions_of
 from foreload.protocol import SampleSource, TwoStageBatches
 from foreload.record.progress import track
 from foreload.remote.fetch import Fetch, Range, Version
-from foreload.remote.url import is_remote, without_secrets
+from foreload.remote.url import is_remote, warn_of_no_urls, without_secrets
 
 __all__ = ["Shards", "TarDataset"]
 
@@ -77,6 +77,7 @@ class Shards:
             indexing = track(paths, "indexing shards", total=len(paths), after=1)
             self.indexes = [index_of(path, direct=direct) for path in indexing]
             self._versions = [Version(index.size, str(index.modified)) for index in self.indexes]
+            warn_of_no_urls(storage=storage, index_folder=index_folder)
         self.shown = list(map(without_secrets, self.paths))
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:
