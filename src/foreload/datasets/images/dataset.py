@@ -156,7 +156,7 @@ class ImageDataset(
         if not inherits(self, ImageDataset, "read_encoded", "prepare_sample", "finish_sample"):
             warn_of_nothing_kept(self, self.loading_mode)
         elif self._decoder is None:  # native code reads the images
-            self._cache = ImageCache.of(len(self), self.loading_mode, cache_size, in_files=self.shards is None)
+            self._cache = ImageCache.of(len(self._files), self.loading_mode, cache_size, in_files=not self.shards)
         self._fill()
 
     def _open(self) -> _native.ImageFiles:
@@ -191,7 +191,7 @@ class ImageDataset(
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files; kept images go along to a process that is being spawned, and to no other."""
-        paths = [] if self.shards is not None else [self._files.path(i) for i in range(len(self))]
+        paths = [] if self.shards is not None else [self._files.path(i) for i in range(len(self._files))]
         return {**self.__dict__, "_files": None, "_remote": None, "_paths": paths}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -203,8 +203,7 @@ class ImageDataset(
     @property
     def targets(self) -> list[int]:
         """The target of every image."""
-        targets: list[int] = self._targets.tolist()
-        return targets
+        return list(self._targets.tolist())
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -217,10 +216,10 @@ class ImageDataset(
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Load one image; random numbers come from torch's global generator."""
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"index {position} is out of range for {len(self)} images")
-        position %= len(self)
+        position, count = operator.index(index), len(self._files)  # a subclass may have another length
+        if not -count <= position < count:
+            raise IndexError(f"index {position} is out of range for {count} images")
+        position %= count
         if not inherits(self, ImageDataset, "prepare_sample", "finish_sample"):
             return self.finish_sample(position, self.prepare_sample(position))
         if isinstance(self.transform, transforms.ImageTransform) and inherits(self, ImageDataset, "read_encoded"):
@@ -291,6 +290,7 @@ class ImageDataset(
     ) -> ImageAssembly | EncodedAssembly | None:
         """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
         own = inherits(self, ImageDataset, "__getitems__") and self.__getitems__ is not None
+        own = own and (spec.cache is None or len(self) == len(self._files))  # a cache has a place for each sample
         if not own or not isinstance(self.transform, transforms.ImageTransform):
             return None
         is_plain = spec.cache is None and is_default_collate(spec.collate_fn)
@@ -319,15 +319,17 @@ class ImageDataset(
 
     def fingerprint(self) -> str:
         """Return a name of what a loader's cache keeps: of files, targets, and what subclasses add."""
-        stamps = map(stamp, map(self.path, range(len(self)))) if self.shards is None else self.shards.stamps()
+        stamps = (
+            map(stamp, map(self.path, range(len(self._files)))) if self.shards is None else self.shards.stamps()
+        )
         own = inherits(self, ImageDataset, "__getitem__", "prepare_sample", "read_encoded")
         return fingerprint_with(self, stamps, without=[*_NOT_IN_SAMPLES, *(["transform"] if own else [])])
 
     def form_costs(self) -> Array:
         """Return what loading each image has cost; see :class:`foreload.protocol.ImageForms`."""
-        costs = np.zeros((5, len(self)))
-        self._files.costs(costs)
-        return costs
+        costs = np.zeros((5, max(len(self), len(self._files))))
+        self._files.costs(costs[:, : len(self._files)])
+        return costs[:, : len(self)]
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> tuple[Any, int]:
         """Load the file's bytes, or pixels, for the cache."""

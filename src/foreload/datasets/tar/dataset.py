@@ -266,7 +266,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
 
     def _samples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read several samples, before the transform."""
-        where = np.asarray(indices, np.int64) % len(self)
+        where = np.asarray(indices, np.int64) % len(self.shards)
         numbers = where.tolist()
         if self._remote is None:
             samples = self._members.read(self._files, where)
@@ -286,7 +286,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         return self._load_batch if own and self._kept is None else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
-        numbers = positions_of(indices, len(self)).tolist()
+        numbers = positions_of(indices, self._count).tolist()
         found = self._samples(numbers)
         if (
             self.transform is None
