@@ -8,6 +8,7 @@ import multiprocessing.reduction
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,10 +44,11 @@ class SpillTarget:
         """Send the descriptor along."""
         return _received, (self.path, multiprocessing.reduction.DupFd(self.descriptor), self.key)
 
-    def __del__(self) -> None:
+    # (At the exit of the interpreter, what a module has imported may be gone already.)
+    def __del__(self, close: Callable[[int], None] = os.close, ignore: Any = suppress) -> None:
         """Close the descriptor."""
-        with suppress(OSError):
-            os.close(self.descriptor)
+        with ignore(OSError):
+            close(self.descriptor)
 
 
 def _received(path: str, descriptor: Any, key: bytes) -> SpillTarget:
@@ -99,11 +101,11 @@ class SpillFolder:
         derived = hashlib.blake2b(known.encode(), key=key, digest_size=_KEY_BYTES).digest()
         self.target = SpillTarget(str(self.path), os.dup(self._folder), derived)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close, ignore: Any = suppress) -> None:
         """Release the lock, unless a process has inherited it."""
         for name in ("_lock", "_folder"):
-            with suppress(AttributeError, OSError):
-                os.close(getattr(self, name))
+            with ignore(AttributeError, OSError):
+                close(getattr(self, name))
 
     def _open(self, name: str, flags: int) -> int:
         try:

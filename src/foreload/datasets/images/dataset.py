@@ -319,9 +319,7 @@ class ImageDataset(
 
     def fingerprint(self) -> str:
         """Return a name of what a loader's cache keeps: of files, targets, and what subclasses add."""
-        stamps = (
-            map(stamp, map(self.path, range(len(self._files)))) if self.shards is None else self.shards.stamps()
-        )
+        stamps = (stamp(path) for path, _ in self.samples) if self.shards is None else self.shards.stamps()
         own = inherits(self, ImageDataset, "__getitem__", "prepare_sample", "read_encoded")
         return fingerprint_with(self, stamps, without=[*_NOT_IN_SAMPLES, *(["transform"] if own else [])])
 

@@ -251,7 +251,7 @@ class _Batches:
         return self._dataset[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        numbers = positions_of(indices, self._dataset._count).tolist()
+        numbers = positions_of(indices, int(self._dataset._starts[-1])).tolist()
         try:
             batch = self._dataset._collated(numbers) if numbers else None
         except Exception:  # which the sample that it is about raises again

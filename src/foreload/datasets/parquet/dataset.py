@@ -271,7 +271,7 @@ class _Columns:
         self._buffers = buffers
 
     def __getitem__(self, index: int) -> Row:
-        return self._checked(positions_of([index], self._dataset._count).item(), self._dataset[index])
+        return self._checked(positions_of([index], int(self._dataset._starts[-1])).item(), self._dataset[index])
 
     def _checked(self, index: int, sample: Row) -> Row:
         for name, value in sample.items():
@@ -283,7 +283,7 @@ class _Columns:
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        numbers = positions_of(indices, self._dataset._count)
+        numbers = positions_of(indices, int(self._dataset._starts[-1]))
         if not len(numbers):
             return []
         make = self._maker(numbers)

@@ -15,7 +15,7 @@ import mmap
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,9 +91,9 @@ class _Slot:
         self.address: int = self.memory.ctypes.data
         self.forks = 0  # when it was taken
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.file >= 0:
-            os.close(self.file)
+            close(self.file)
 
 
 class _WorkerLease:
