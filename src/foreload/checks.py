@@ -19,6 +19,7 @@ __all__ = [
     "Array",
     "Indices",
     "check_bool",
+    "check_callable",
     "check_generator",
     "check_int",
     "check_regular_file",
@@ -80,6 +81,12 @@ def check_bool(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return value
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Raise TypeError unless a value is callable or None."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
 
 
 def check_generator(generator: Any) -> Any:

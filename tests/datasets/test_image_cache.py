@@ -237,6 +237,7 @@ class Inverted(fl.ImageDataset):
         return data[:54] + bytes(255 - value for value in data[54:])
 
 
+@pytest.mark.filterwarnings("ignore:loading_mode=.* keeps no images")
 @pytest.mark.parametrize("mode", list(LoadingMode))
 @pytest.mark.parametrize("transform", [as_array, transforms.resize(8, normalize=False)])
 def test_a_subclass_may_read_in_its_own_way(tmp_path: Path, mode: LoadingMode, transform: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 import math
 import warnings
 from pathlib import Path
@@ -158,3 +160,26 @@ def test_one_number_is_no_color_jitter() -> None:
     wrong: Any = 0.5
     with pytest.raises(ValueError, match=r"color_jitter must be .brightness, contrast, saturation, hue.*got 0.5"):
         fl.transforms.train(32, color_jitter=wrong)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        transforms.train(8, color_jitter=(0.1, 0.2, 0.3, 0.4), hflip=0.25),
+        transforms.val((8, 9), mean=(0.1, 0.2, 0.3)),
+        transforms.train_small(8, cutout=3),
+        transforms.Normalize(mean=(0.5, 0.25), std=(1, 2)),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_a_transform_can_be_written_down_and_made_again(transform: Any) -> None:
+    values = dataclasses.asdict(transform)
+    again = type(transform)(**values)
+    assert again == transform
+    values["dtype"] = str(values.pop("dtype", None))  # which JSON does not know
+    read = json.loads(json.dumps(values))
+    del read["dtype"]
+    listed = type(transform)(**read)
+    assert listed == transform
+    assert hash(listed) == hash(again) == hash(transform)
+    assert repr(listed) == repr(transform)

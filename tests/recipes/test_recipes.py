@@ -179,7 +179,10 @@ def test_it_is_a_loader_like_any_other() -> None:
     assert listed(loader) == [[0, 1], [2, 3], [4, 5]]
     assert len(iter(loader)) == len(loader) == 3
     for other in (pickle.loads(pickle.dumps(loader)), copy.copy(loader)):
+        before = loader.get_stats()
+        assert other.get_stats()["total_batches"] == 0 < before["total_batches"]  # which this one has not measured
         assert listed(other) == listed(loader)
+        assert loader.get_stats()["total_batches"] - before["total_batches"] == 3
     epoch = iter(loader)
     next(epoch)
     again = EfficientDataLoader(list(range(6)), dataclass_with(config, batch_size=2))

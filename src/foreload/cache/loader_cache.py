@@ -112,6 +112,7 @@ class LoaderCache:
         images = samples if self._is_of_images else 0
         self.forms = np.full(images, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
+        self._is_native: bool | None = None  # not known before the first epoch
         self._epochs = 0
         self._has_warned_of_rejected = False
 
@@ -119,6 +120,12 @@ class LoaderCache:
     def room(self) -> int:
         """The bytes that samples may take at present."""
         return int(self.store.native.counts()["room"])
+
+    def serve(self, *, natively: bool) -> None:
+        """Tell whether native code loads in the next epoch: it cannot read what Python kept, nor the reverse."""
+        if self._is_of_images and natively is not self._is_native is not None:
+            self.store.native.clear()
+        self._is_native = natively
 
     def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
         """Plan the epoch whose order is about to be drawn.
@@ -205,7 +212,7 @@ class LoaderCache:
             return
         sizes = self.store.sizes()
         if not sizes.any() and len(own):
-            sizes = self._try_first_sample(spec, int(own[0]))
+            sizes = np.full(len(self.store), self._size_of_sample(spec, int(own[0])), np.int64)
         sizes = np.where(sizes > 0, sizes, int(sizes[sizes > 0].mean()) if sizes.any() else 0)
         members = np.zeros(len(self.store), np.bool_)
         for rank in ranks:
@@ -263,7 +270,7 @@ class LoaderCache:
             return
         sizes = self.store.sizes()
         if not sizes.any():
-            sizes = self._try_first_sample(spec, int(now[0]))
+            sizes = np.full(len(self.store), self._size_of_sample(spec, int(now[0])), np.int64)
         if not sizes.any():
             self.store.native.follow_rule("all")
             return
@@ -279,10 +286,6 @@ class LoaderCache:
         )
         self.plan = Plan(now, window.hits[: len(now)], window.keep[: len(now)], window.retained)
         self.store.native.follow_accesses(now, self.plan.keep.view(np.uint8), self.plan.retained.view(np.uint8))
-
-    def _try_first_sample(self, spec: CacheSpec, index: int) -> np.ndarray[Any, Any]:
-        """Return sizes of all samples, estimated from one."""
-        return np.full(len(self.store), self._size_of_sample(spec, index), np.int64)
 
     def _size_of_sample(self, spec: CacheSpec, index: int) -> int:
         """Return the room that a sample takes that is loaded now, ahead of the epoch, which then uses it.

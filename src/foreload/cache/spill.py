@@ -8,7 +8,6 @@ import multiprocessing.reduction
 import os
 import secrets
 import stat
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -45,11 +44,11 @@ class SpillTarget:
         """Send the descriptor along."""
         return _received, (self.path, multiprocessing.reduction.DupFd(self.descriptor), self.key)
 
-    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Close the descriptor, which ends with the interpreter too."""
-        if not is_ending():
-            with suppress(OSError):
-                os.close(self.descriptor)
+    # (At the exit of the interpreter, what a module has imported may be gone already.)
+    def __del__(self, close: Callable[[int], None] = os.close, ignore: Any = suppress) -> None:
+        """Close the descriptor."""
+        with ignore(OSError):
+            close(self.descriptor)
 
 
 def _received(path: str, descriptor: Any, key: bytes) -> SpillTarget:
@@ -102,13 +101,11 @@ class SpillFolder:
         derived = hashlib.blake2b(known.encode(), key=key, digest_size=_KEY_BYTES).digest()
         self.target = SpillTarget(str(self.path), os.dup(self._folder), derived)
 
-    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Release the lock, unless a process has inherited it; it ends with the interpreter too."""
-        if is_ending():
-            return
+    def __del__(self, close: Callable[[int], None] = os.close, ignore: Any = suppress) -> None:
+        """Release the lock, unless a process has inherited it."""
         for name in ("_lock", "_folder"):
-            with suppress(AttributeError, OSError):
-                os.close(getattr(self, name))
+            with ignore(AttributeError, OSError):
+                close(getattr(self, name))
 
     def _open(self, name: str, flags: int) -> int:
         try:

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from foreload.cache.budget import Pressure
 from foreload.cache.store import SampleStore
-from foreload.checks import Indices
+from foreload.checks import Indices, check_callable
 from foreload.datasets.folders import absolute
 from foreload.datasets.stream import Streamable, runs_of
 from foreload.machine import granted_memory
@@ -79,9 +79,8 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
         target_transform: Callable[[Any], Any] | None = None,
         loading_mode: LoadingMode = LoadingMode.LAZY,
     ) -> None:
-        for name, function in (("transform", transform), ("target_transform", target_transform)):
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be callable, got {type(function).__name__}")
+        check_callable("transform", transform)
+        check_callable("target_transform", target_transform)
         self.data_path = self._locate(data_path)
         self.transform = transform
         self.target_transform = target_transform

@@ -94,12 +94,12 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
     @property
     def paths(self) -> list[str]:
         """The files."""
-        return [os.fsdecode(self._files.path(index)) for index in range(len(self))]
+        return [os.fsdecode(self._files.path(index)) for index in range(len(self._files))]
 
     def _sizes(self) -> np.ndarray[Any, Any]:
         if self._lengths is None:
-            sizes = (_size(self._files.path(index)) for index in range(len(self)))
-            self._lengths = np.fromiter(sizes, np.int64, len(self))
+            sizes = (_size(self._files.path(index)) for index in range(len(self._files)))
+            self._lengths = np.fromiter(sizes, np.int64, len(self._files))
         return self._lengths
 
     @property
@@ -145,7 +145,8 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> ReadAssembly | None:
         """Read whole batches natively for foreload's DataLoader."""
-        if not is_default_collate(spec.collate_fn) or spec.cache is not None or not self._native:
+        own = inherits(self, FileDataset, "__getitems__") and self._native
+        if not own or spec.cache is not None or not is_default_collate(spec.collate_fn):
             return None
 
         def present(memory: Any, starts: Any, indices: Any) -> Any:
@@ -155,7 +156,7 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files."""
-        return {**self.__dict__, "_files": [self._files.path(index) for index in range(len(self))]}
+        return {**self.__dict__, "_files": [self._files.path(index) for index in range(len(self._files))]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Open the list again."""

@@ -123,7 +123,7 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
         return dataset, position - int(self._ends[dataset]) + self.sizes[dataset]
 
     def _position(self, index: Any) -> int:
-        position, size = position_of(index), len(self)
+        position, size = position_of(index), int(self._ends[-1])  # a subclass may have another length
         if position is None:
             raise TypeError(f"the index of a mixture must be an int, got {index!r}")
         if not -size <= position < size:

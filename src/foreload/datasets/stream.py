@@ -105,6 +105,8 @@ class Stream(ShuffledStream, UserCode):
         dataset: Any = self.dataset
         own = isinstance(dataset, BlockStorage)
         starts = np.asarray(dataset.storage_blocks(size) if own else runs_of(0, count, size), np.int64)
+        if own and definition_depth(dataset, "__len__") < definition_depth(dataset, "storage_blocks"):
+            starts = starts[starts < count]  # a subclass has left samples out
         rising = starts.ndim == 1 and bool((np.diff(starts, prepend=-1, append=count) > 0).all())
         if count and not (rising and len(starts) and starts[0] == 0):
             raise ValueError(

@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset
 
 from foreload.batch.buffers import Buffers
 from foreload.batch.samples import SampleAssembly, Surroundings
+from foreload.batch.spec import BatchSpec
 from foreload.cache.view import holds_values
 from foreload.checks import is_instance
 from foreload.dataset_state.copied import CopiedState
@@ -57,6 +58,7 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
     if crew.kind(workers.workers, count) == "processes":
         why = _why_inline(spec, crew)
         if why is None:
+            _announce(batches, natively=False)
             return _open_processes(spec, crew, workers, buffers)
         crew.stand_down(f"the calling thread loads, because {why}", None)
         count, workers = 0, replace(workers, count=0)
@@ -74,6 +76,7 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
         return StreamEpoch(spec, buffers, crew.copies(workers), identity, crew.recorder.spans)
     # A dataset with a state of its own, which threads would share, is loaded from in the order of its batches.
     assembly = native_assembly(batches, spec.dataset, cursor.key, buffers)
+    _announce(batches, natively=assembly is not None)
     # No code of the user's could tell the calling thread from a worker; but only a worker's batch can be late.
     alone = assembly is not None and workers.workers == "auto" and workers.is_tuned and spec.timeout is None
     is_inline = (count == 0 and not (alone and crew.is_alone)) or has_state(spec.dataset) or are_over()
@@ -88,6 +91,12 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
     if crew.tuner is None:
         return ThreadEpoch(spec, assembly, threads, depth=depth, owner=owner)
     return TunedEpoch(crew, crew.tuner, spec, assembly, threads, depth=depth, owner=owner)
+
+
+def _announce(batches: BatchSpec, *, natively: bool) -> None:
+    """Tell the cache whether native code makes the batches."""
+    if batches.cache is not None:
+        batches.cache.serve(natively=natively)
 
 
 def _check_threadless(workers: CrewSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any, cast
@@ -57,10 +57,10 @@ class Normalize:
     channels_last: bool = False
     images: int | str | None = None
     flip: int | str | None = None
-    _constants: dict[torch.device, _Constants] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the values."""
+        self.__dict__["_constants"] = {}  # by device; no field, since those are what the values are written from
         for name in ("mean", "std"):
             given = getattr(self, name)
             try:
@@ -157,9 +157,10 @@ class Normalize:
         return True
 
     def _constants_on(self, device: torch.device) -> _Constants:
-        constants = self._constants.get(device)
+        known: dict[torch.device, _Constants] = self.__dict__["_constants"]
+        constants = known.get(device)
         if constants is None:
-            constants = self._constants[device] = _Constants.of(self.mean, self.std, self.dtype, device)
+            constants = known[device] = _Constants.of(self.mean, self.std, self.dtype, device)
         if device.type == "cuda":
             for tensor in (constants.scale, constants.bias, constants.table):
                 tensor.record_stream(torch.cuda.current_stream(device))

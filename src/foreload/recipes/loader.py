@@ -48,9 +48,7 @@ class EfficientDataLoader(DataLoader[T_co]):
         if not hasattr(dataset, "__getitem__") and not isinstance(dataset, Iterable):
             raise TypeError(f"dataset must be map-style or iterable, got {type(dataset).__name__}")
         self.config = config = replace(check_config(config))
-        memory = MemoryMonitor(config.max_memory_usage)
-        self._waited = 0.0
-        self.performance_monitor = DataLoaderPerformanceMonitor(memory, watch=config.enable_monitoring)
+        self._measure_anew()
         super().__init__(dataset, **{**_arguments(dataset, config, options), **options})
         if config.memory_efficient:
             self._spare_buffers = 1
@@ -58,6 +56,16 @@ class EfficientDataLoader(DataLoader[T_co]):
             self.prefetch_factor = 1
             self._deepens = False
             self._prefetch_given = False  # where batches are made together, fewer than one per worker will do
+
+    def _measure_anew(self) -> None:
+        memory = MemoryMonitor(self.config.max_memory_usage)
+        self.performance_monitor = DataLoaderPerformanceMonitor(memory, watch=self.config.enable_monitoring)
+        self._waited = 0.0
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the configuration; what another loader has measured is not this one's."""
+        super().__setstate__(state)
+        self._measure_anew()
 
     def __iter__(self) -> Any:
         """Begin an epoch."""

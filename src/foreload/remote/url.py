@@ -6,7 +6,9 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["is_remote", "local_path", "without_secrets"]
+from foreload.errors import warn_user
+
+__all__ = ["is_remote", "local_path", "warn_of_no_urls", "without_secrets"]
 
 # A user's name and password, and a query with its signature.
 _SECRETS = re.compile(r"(?<=://)[^/@\s]*@|(?<=[^\s?])\?[^\s,;()'\"]+")
@@ -39,3 +41,11 @@ def without_secrets(text: str) -> str:
     'https://host/a.tar'
     """
     return _SECRETS.sub("", text) if "://" in text else text
+
+
+def warn_of_no_urls(**options: Any) -> None:
+    """Warn of options of storage that were given for files that are not named by URLs."""
+    given = [f"{name}=" for name, value in options.items() if value is not None]
+    if given:
+        has = "has" if len(given) == 1 else "have"
+        warn_user(f"{' and '.join(given)} {has} no effect here: these are options for shards named by URLs")

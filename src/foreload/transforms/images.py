@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -67,7 +67,6 @@ class ImageTransform:
     channels_last: bool = False
     mode: Mode = "exact"
     flip_on_device: bool = False
-    native: _native.Transform = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the values, and make the native transform of them.
@@ -87,6 +86,9 @@ class ImageTransform:
             check_bool(name, getattr(self, name))
         jitter = check_jitter(self.color_jitter)
         check_colors(self.mean, self.std)
+        for name in ("scale", "ratio", "mean", "std"):  # which may come from JSON, that is, as lists
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+        object.__setattr__(self, "color_jitter", tuple(map(float, jitter)) if self.color_jitter else None)
         if self.mode not in ("exact", "fast"):
             raise ValueError(f"mode must be 'exact' or 'fast', got {self.mode!r}")
         if self.flip_on_device and self.normalize:
@@ -94,7 +96,7 @@ class ImageTransform:
                 "flip_on_device=True needs normalize=False: what mirrors images on the device, Normalize(flip=2), "
                 "normalises them too"
             )
-        native = _native.Transform(
+        self.__dict__["native"] = _native.Transform(
             crop=self.crop,
             size=self.size,
             shorter=self.shorter,
@@ -109,12 +111,17 @@ class ImageTransform:
             fast=self.mode == "fast",
             leave_flip=self.flip_on_device,
         )
-        object.__setattr__(self, "native", native)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments; the native transform is made again from them."""
-        arguments = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "native"}
+        arguments = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return _rebuild, (arguments,)
+
+    @property
+    def native(self) -> _native.Transform:
+        """The native transform of these values."""
+        made: _native.Transform = self.__dict__["native"]
+        return made
 
     @property
     def random(self) -> bool:

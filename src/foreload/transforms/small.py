@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -48,7 +48,6 @@ class SmallImageTransform:
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
     channels_last: bool = False
-    native: _native.SmallTransform = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the values, and make the native transform of them.
@@ -69,24 +68,33 @@ class SmallImageTransform:
         if not 0 <= self.cutout <= 2 * max(self.size):
             raise ValueError(f"cutout must be from 0 to twice the crop of {self.size}, got {self.cutout}")
         check_colors(self.mean, self.std)
-        native = _native.SmallTransform(
+        jitter = check_jitter(self.color_jitter)
+        for name in ("mean", "std"):  # which may come from JSON, that is, as lists
+            object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
+        object.__setattr__(self, "color_jitter", tuple(map(float, jitter)) if self.color_jitter else None)
+        self.__dict__["native"] = _native.SmallTransform(
             random=self.crop == "random",
             size=self.size,
             padding=self.padding,
             flip=self.hflip,
             cutout=self.cutout,
-            jitter=check_jitter(self.color_jitter),
+            jitter=jitter,
             mean=self.mean,
             std=self.std,
             normalize=self.normalize,
             channels_last=self.channels_last,
         )
-        object.__setattr__(self, "native", native)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments; the native transform is made again from them."""
-        arguments = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "native"}
+        arguments = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return _rebuild, (arguments,)
+
+    @property
+    def native(self) -> _native.SmallTransform:
+        """The native transform of these values."""
+        made: _native.SmallTransform = self.__dict__["native"]
+        return made
 
     @property
     def random(self) -> bool:

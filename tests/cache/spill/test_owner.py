@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -187,3 +190,27 @@ def test_a_folder_that_is_exchanged_for_a_link_gets_nothing(tmp_path: Path, fold
     list(loader)
     assert not list(elsewhere.iterdir())
     assert list((tmp_path / "moved").glob("*.spill"))
+
+
+def test_a_program_that_leaves_its_loader_open_ends_quietly(folder: Path) -> None:
+    program = f"""
+        import torch
+        from torch.utils.data import Dataset
+        import foreload as fl
+
+        class Rows(Dataset):
+            def __len__(self):
+                return 20
+
+            def __getitem__(self, index):
+                return torch.full((1000,), float(index))
+
+        loader = fl.DataLoader(Rows(), batch_size=5, num_workers=0, cache=fl.Cache("8KiB", spill={str(folder)!r}))
+        for batch in loader:
+            for row in batch:
+                pass
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ended.stderr == ""

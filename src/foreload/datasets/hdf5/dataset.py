@@ -278,7 +278,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         return self._window(buffers, spec)
 
     def _window(self, buffers: BatchMemory, spec: BatchOptions | None = None) -> Window:
-        return Window(self.columns, len(self), str(self.data_path), self._opened(), buffers, spec)
+        return Window(self.columns, self._count, str(self.data_path), self._opened(), buffers, spec)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the metadata; another process opens the file for itself."""

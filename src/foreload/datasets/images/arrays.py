@@ -73,9 +73,9 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """Transform one image; random numbers come from torch's global generator."""
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"index {position} is out of range for {len(self)} images")
+        position, count = operator.index(index), len(self.images)  # a subclass may have another length
+        if not -count <= position < count:
+            raise IndexError(f"index {position} is out of range for {count} images")
         image = self.images[position]
         if isinstance(self.transform, SmallImageTransform):
             return self.transform(image), int(self.targets[position])
@@ -145,7 +145,7 @@ class SmallImageAssembly:
 
     def start(self, indices: Any) -> Batch:
         """See :class:`~foreload.protocol.Assembly`."""
-        where = require_nonempty(positions_of(indices, len(self._dataset)))
+        where = require_nonempty(positions_of(indices, len(self._dataset.images)))
         memory = self._buffers.take((len(where) * self._values,), self._transform.dtype)
         job, images = self._transform.job(self._dataset.images, where, self._key, memory)
         targets = self._dataset.targets[torch.from_numpy(where)]

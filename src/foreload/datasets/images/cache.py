@@ -15,11 +15,12 @@ from foreload.checks import Array
 from foreload.datasets.base import EAGER_SHARE
 from foreload.datasets.images.decode import decode_with_pillow
 from foreload.datasets.images.stamps import FileStamps
+from foreload.errors import warn_user
 from foreload.machine import granted_memory
 from foreload.options import LoadingMode
 from foreload.record.progress import track_threads
 
-__all__ = ["ImageCache", "check_room"]
+__all__ = ["ImageCache", "check_room", "warn_of_nothing_kept"]
 
 # The share of the memory granted to this process that images may take if not all of them have to be kept.
 _SHARE = 0.5
@@ -156,4 +157,13 @@ def check_room(mode: LoadingMode, sizes: Iterable[int]) -> None:
         raise MemoryError(
             f"the images take {needed:,} bytes, which do not fit into {room:,}; use LoadingMode.CACHED, which "
             "keeps cache_size of them"
+        )
+
+
+def warn_of_nothing_kept(dataset: Any, mode: LoadingMode) -> None:
+    """Warn if ``mode`` asks for images to be kept, but a subclass loads samples itself."""
+    if mode in (LoadingMode.EAGER, LoadingMode.CACHED):
+        warn_user(
+            f"loading_mode={mode} keeps no images: {type(dataset).__name__} loads its samples by its own "
+            "read_encoded, prepare_sample or finish_sample; use DataLoader(cache=...) instead"
         )

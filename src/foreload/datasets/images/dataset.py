@@ -19,11 +19,11 @@ from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import fingerprint_with, stamp
-from foreload.checks import Array, check_bool, check_int, inherits
+from foreload.checks import Array, check_bool, check_callable, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import IMAGE_NUMBERS, ImageAssembly, Images
-from foreload.datasets.images.cache import ImageCache, check_room
+from foreload.datasets.images.cache import ImageCache, check_room, warn_of_nothing_kept
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.images.decoders import Decoder
 from foreload.datasets.images.encoded import EncodedAssembly, choose_decoder
@@ -35,7 +35,7 @@ from foreload.datasets.tar.shards import are_shards
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.protocol import BatchMemory, BatchOptions, ImageForms, SampleSource, UserCode
-from foreload.remote.url import local_path
+from foreload.remote.url import local_path, warn_of_no_urls
 from foreload.transforms.arrays import size_pair
 
 __all__ = ["ImageDataset"]
@@ -128,8 +128,7 @@ class ImageDataset(
         storage: dict[str, Any] | None = None,
         index_folder: str | Path | None = None,
     ) -> None:
-        if transform is not None and not callable(transform):
-            raise TypeError(f"transform must be callable, got {type(transform).__name__}")
+        check_callable("transform", transform)
         cache_size = check_int("cache_size", cache_size, 0)
         check_bool("direct_io", direct_io)
         data_path = local_path(data_path)
@@ -142,8 +141,10 @@ class ImageDataset(
         else:
             paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)
             self._paths = [os.fsencode(path) for path in paths]
+            warn_of_no_urls(storage=storage, index_folder=index_folder)
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
-        self.transform = transforms.resize(size_pair(image_size, "image_size")) if transform is None else transform
+        size = size_pair(image_size, "image_size")
+        self.transform = transforms.resize(size) if transform is None else transform
         self.loading_mode = LoadingMode(loading_mode)
         self.cache_size = cache_size
         self._decoder = choose_decoder(decode, self.transform, self.loading_mode)
@@ -152,8 +153,10 @@ class ImageDataset(
         self._files: _native.ImageFiles = self._open()
         self.direct_io = direct_io  # which warns if that is not possible
         self._cache = None
-        if self._decoder is None and inherits(self, ImageDataset, "read_encoded"):  # native code reads the images
-            self._cache = ImageCache.of(len(self), self.loading_mode, cache_size, in_files=self.shards is None)
+        if not inherits(self, ImageDataset, "read_encoded", "prepare_sample", "finish_sample"):
+            warn_of_nothing_kept(self, self.loading_mode)
+        elif self._decoder is None:  # native code reads the images
+            self._cache = ImageCache.of(len(self._files), self.loading_mode, cache_size, in_files=not self.shards)
         self._fill()
 
     def _open(self) -> _native.ImageFiles:
@@ -188,7 +191,7 @@ class ImageDataset(
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the list of files; kept images go along to a process that is being spawned, and to no other."""
-        paths = [] if self.shards is not None else [self._files.path(i) for i in range(len(self))]
+        paths = [] if self.shards is not None else [self._files.path(i) for i in range(len(self._files))]
         return {**self.__dict__, "_files": None, "_remote": None, "_paths": paths}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -200,8 +203,7 @@ class ImageDataset(
     @property
     def targets(self) -> list[int]:
         """The target of every image."""
-        targets: list[int] = self._targets.tolist()
-        return targets
+        return list(self._targets.tolist())
 
     @property
     def samples(self) -> list[tuple[str, int]]:
@@ -214,16 +216,15 @@ class ImageDataset(
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Load one image; random numbers come from torch's global generator."""
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"index {position} is out of range for {len(self)} images")
-        position %= len(self)
+        position, count = operator.index(index), len(self._files)  # a subclass may have another length
+        if not -count <= position < count:
+            raise IndexError(f"index {position} is out of range for {count} images")
+        position %= count
         if not inherits(self, ImageDataset, "prepare_sample", "finish_sample"):
             return self.finish_sample(position, self.prepare_sample(position))
         if isinstance(self.transform, transforms.ImageTransform) and inherits(self, ImageDataset, "read_encoded"):
             return self._load_batch([position])[0]
-        image = apply_transform(self.transform, self._decode(position))
-        return self._sample(image, int(self._targets[position]))
+        return self._sample(apply_transform(self.transform, self._decode(position)), int(self._targets[position]))
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, ...]]] | None:
@@ -289,6 +290,7 @@ class ImageDataset(
     ) -> ImageAssembly | EncodedAssembly | None:
         """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
         own = inherits(self, ImageDataset, "__getitems__") and self.__getitems__ is not None
+        own = own and (spec.cache is None or len(self) == len(self._files))  # a cache has a place for each sample
         if not own or not isinstance(self.transform, transforms.ImageTransform):
             return None
         is_plain = spec.cache is None and is_default_collate(spec.collate_fn)
@@ -317,15 +319,15 @@ class ImageDataset(
 
     def fingerprint(self) -> str:
         """Return a name of what a loader's cache keeps: of files, targets, and what subclasses add."""
-        stamps = map(stamp, map(self.path, range(len(self)))) if self.shards is None else self.shards.stamps()
+        stamps = (stamp(path) for path, _ in self.samples) if self.shards is None else self.shards.stamps()
         own = inherits(self, ImageDataset, "__getitem__", "prepare_sample", "read_encoded")
         return fingerprint_with(self, stamps, without=[*_NOT_IN_SAMPLES, *(["transform"] if own else [])])
 
     def form_costs(self) -> Array:
         """Return what loading each image has cost; see :class:`foreload.protocol.ImageForms`."""
-        costs = np.zeros((5, len(self)))
-        self._files.costs(costs)
-        return costs
+        costs = np.zeros((5, max(len(self), len(self._files))))
+        self._files.costs(costs[:, : len(self._files)])
+        return costs[:, : len(self)]
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> tuple[Any, int]:
         """Load the file's bytes, or pixels, for the cache."""
@@ -345,6 +347,4 @@ class ImageDataset(
 
     def path(self, index: int) -> str:
         """Return the file of an image; in shards ``shard:key``."""
-        if self.shards is not None:
-            return self.shards.name(index)
-        return os.fsdecode(self._files.path(index))
+        return os.fsdecode(self._files.path(index)) if self.shards is None else self.shards.name(index)

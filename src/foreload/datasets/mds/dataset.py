@@ -130,7 +130,7 @@ class MDSDataset(BaseDataset, NativeBatches):
         return self._load_batch if own and self._kept is None else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
-        numbers = positions_of(indices, len(self)).tolist()
+        numbers = positions_of(indices, self._count).tolist()
         try:
             read: Sequence[Sample] | None = self._read_samples(numbers)
         except Exception:  # load one by one, to find out which fails, and why
@@ -251,7 +251,7 @@ class _Batches:
         return self._dataset[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        numbers = positions_of(indices, len(self._dataset)).tolist()
+        numbers = positions_of(indices, int(self._dataset._starts[-1])).tolist()
         try:
             batch = self._dataset._collated(numbers) if numbers else None
         except Exception:  # which the sample that it is about raises again

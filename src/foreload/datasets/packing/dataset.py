@@ -58,12 +58,12 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]], NativeBatches):
     @property
     def document_ids(self) -> torch.Tensor:
         """The document of each token: rows x length, int64, -1 for padding."""
-        return self._batch(range(len(self)), Buffers())["document_ids"]
+        return self._batch(range(len(self.input_ids)), Buffers())["document_ids"]
 
     @property
     def position_ids(self) -> torch.Tensor:
         """The position of each token in its document's part of the row: rows x length, int64."""
-        return self._batch(range(len(self)), Buffers())["position_ids"]
+        return self._batch(range(len(self.input_ids)), Buffers())["position_ids"]
 
     def cu_seqlens(self, row: SupportsIndex) -> torch.Tensor:
         """Return the boundaries of the documents in one row; see :func:`cu_seqlens`."""
@@ -93,11 +93,13 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]], NativeBatches):
         return {name: values[0] for name, values in self._batch([row], Buffers()).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return a batch, which ``default_collate`` passes through."""
+        """Return a batch, which ``default_collate`` passes through; of a subclass's own rows, a list."""
+        if not inherits(self, PackedDataset, "__getitem__"):
+            return [self[index] for index in indices]
         return Collated(self._batch(indices, Buffers()), len(indices))
 
     def _batch(self, indices: Sequence[int], buffers: BatchMemory) -> dict[str, torch.Tensor]:
-        rows = positions_of(indices, len(self))
+        rows = positions_of(indices, len(self.input_ids))
         shape = len(rows), self.input_ids.shape[1]
         tokens, documents, positions = (buffers.take(shape, torch.int64) for _ in range(3))
         _native.gather(_bytes_of(self.input_ids), rows, _bytes_of(tokens))

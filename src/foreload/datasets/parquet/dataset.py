@@ -233,7 +233,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         return self._load_batch if own else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
-        numbers = positions_of(indices, len(self)).tolist()
+        numbers = positions_of(indices, self._count).tolist()
         samples = []
         for position, (number, prepared) in enumerate(zip(numbers, self.prepare_samples(numbers), strict=True)):
             try:
@@ -271,7 +271,7 @@ class _Columns:
         self._buffers = buffers
 
     def __getitem__(self, index: int) -> Row:
-        return self._checked(positions_of([index], len(self._dataset)).item(), self._dataset[index])
+        return self._checked(positions_of([index], int(self._dataset._starts[-1])).item(), self._dataset[index])
 
     def _checked(self, index: int, sample: Row) -> Row:
         for name, value in sample.items():
@@ -283,7 +283,7 @@ class _Columns:
         return sample
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        numbers = positions_of(indices, len(self._dataset))
+        numbers = positions_of(indices, int(self._dataset._starts[-1]))
         if not len(numbers):
             return []
         make = self._maker(numbers)

@@ -82,7 +82,7 @@ class RayDataset(Dataset[Row], BlockStorage):
 
     def _place(self, index: int) -> tuple[int, int]:
         """Return the block of a row, and the row's place in that."""
-        position, count = operator.index(index), len(self)
+        position, count = operator.index(index), int(self._starts[-1])  # a subclass may have another length
         if not -count <= position < count:
             raise IndexError(f"index {position} is out of range for {count} rows")
         position %= count

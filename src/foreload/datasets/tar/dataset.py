@@ -33,7 +33,7 @@ from foreload.order.index import positions_of
 from foreload.protocol import SampleSource, TwoStageBatches
 from foreload.record.progress import track
 from foreload.remote.fetch import Fetch, Range, Version
-from foreload.remote.url import is_remote, without_secrets
+from foreload.remote.url import is_remote, warn_of_no_urls, without_secrets
 
 __all__ = ["Shards", "TarDataset"]
 
@@ -77,6 +77,7 @@ class Shards:
             indexing = track(paths, "indexing shards", total=len(paths), after=1)
             self.indexes = [index_of(path, direct=direct) for path in indexing]
             self._versions = [Version(index.size, str(index.modified)) for index in self.indexes]
+            warn_of_no_urls(storage=storage, index_folder=index_folder)
         self.shown = list(map(without_secrets, self.paths))
         self._manifest = self._read_manifest()
         if self._manifest.get("finished") is False:
@@ -265,7 +266,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
 
     def _samples(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read several samples, before the transform."""
-        where = np.asarray(indices, np.int64) % len(self)
+        where = np.asarray(indices, np.int64) % len(self.shards)
         numbers = where.tolist()
         if self._remote is None:
             samples = self._members.read(self._files, where)
@@ -285,7 +286,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         return self._load_batch if own and self._kept is None else None
 
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
-        numbers = positions_of(indices, len(self)).tolist()
+        numbers = positions_of(indices, self._count).tolist()
         found = self._samples(numbers)
         if (
             self.transform is None

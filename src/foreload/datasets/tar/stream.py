@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex
 
 from foreload import _native
-from foreload.checks import check_state_int
+from foreload.checks import check_callable, check_state_int
 from foreload.datasets.tar.files import is_stored, list_stored, list_streams, name_of, sample_runs
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
 from foreload.protocol import UserCode
 from foreload.remote.fetch import Fetch
+from foreload.remote.url import warn_of_no_urls
 
 __all__ = ["TarStream"]
 
@@ -77,13 +78,14 @@ class TarStream(ShuffledStream, UserCode):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        if transform is not None and not callable(transform):
-            raise TypeError(f"transform must be callable, got {type(transform).__name__}")
+        check_callable("transform", transform)
         super().__init__(buffer, seed, shuffle, num_replicas, rank)
         self.shards = list_streams(shards)
         self.transform = transform
         self._fetch = Fetch(storage) if any(map(is_stored, self.shards)) else None
-        if self._fetch is not None:
+        if self._fetch is None:
+            warn_of_no_urls(storage=storage)
+        else:
             self.shards = list_stored(self._fetch, self.shards)
 
     def user_code(self) -> Iterable[Any]:

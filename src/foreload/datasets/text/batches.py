@@ -149,7 +149,7 @@ class TextAssembly:
         return self._checked(work)
 
     def _work(self, indices: Any) -> _Characters | _Encoding:
-        where = require_nonempty(positions_of(indices, len(self._dataset)))
+        where = require_nonempty(positions_of(indices, len(self._dataset.entries)))
         work = _Characters if self._dataset.is_native else _Encoding
         return work(self._dataset, where, self._buffers)
 

@@ -113,7 +113,13 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
 
     def index(self) -> Any:
         """Find the texts. Called once."""
-        return open_texts(self.data_path, self.text_field, self.label_field)
+        texts = open_texts(self.data_path, self.text_field, self.label_field)
+        if self.target_transform is not None and texts.targets is None:
+            raise ValueError(
+                f"target_transform is called with labels, but the texts of {str(self.data_path)!r} have none; "
+                "leave it out, or name their field by label_field"
+            )
+        return texts
 
     def user_code(self) -> Iterable[Any]:
         """Return a tokenizer that is a plain function, and the target transform."""
