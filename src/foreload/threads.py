@@ -53,9 +53,11 @@ def _wait(threads: Iterable[threading.Thread], deadline: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _quiet(hook: Callable[[Any], object], threads: Container[threading.Thread]) -> Callable[[Any], object]:
-    """Return a hook that passes over what these threads raise."""
-    return lambda raised: None if threading.current_thread() in threads else hook(raised)
+def _quiet(hook: Callable[[Any], object], threads: Container[int | None]) -> Callable[[Any], object]:
+    """Return a hook that passes over what the threads with these numbers raise."""
+    # Python clears modules at its very end, and objects that it frees after that may raise too.
+    present = threading.get_ident
+    return lambda raised: None if present() in threads else hook(raised)
 
 
 def _stop() -> None:
@@ -66,8 +68,9 @@ def _stop() -> None:
     for thread, deadline in told.items():
         _wait([thread], deadline)
     # What an exception breaks off may raise others, of which nobody needs to know any more.
-    threading.excepthook = _quiet(threading.excepthook, told)
-    sys.unraisablehook = _quiet(sys.unraisablehook, told)
+    numbers = {thread.ident for thread in told}
+    threading.excepthook = _quiet(threading.excepthook, numbers)
+    sys.unraisablehook = _quiet(sys.unraisablehook, numbers)
     for thread in told:
         if thread.is_alive() and thread.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
