@@ -197,7 +197,8 @@ if __name__ == "__main__":
 """
 
 
-def test_starting_workers_sets_no_variable_of_the_environment() -> None:
+def test_starting_workers_sets_no_variable_of_the_environment(tmp_path: Path) -> None:
     """An import of theirs does, which datasets that read the environment would see."""
-    done = python("-c", PROGRAM)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = python(tmp_path / "program.py")
     assert (done.stdout, done.returncode) == ("True True\n", 0), done.stderr
