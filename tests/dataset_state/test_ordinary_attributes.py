@@ -202,3 +202,16 @@ def test_starting_workers_sets_no_variable_of_the_environment(tmp_path: Path) ->
     (tmp_path / "program.py").write_text(PROGRAM)
     done = python(tmp_path / "program.py")
     assert (done.stdout, done.returncode) == ("True True\n", 0), done.stderr
+
+
+def test_the_default_device_may_have_been_set_and_unset() -> None:
+    """In torch 2.6, asking for it then raises."""
+    script = """
+import torch
+from foreload.dataset_state.settings import Settings
+torch.set_default_device("meta")
+torch.set_default_device(None)
+print(Settings(with_environment=False).changed())
+"""
+    done = python("-c", script)
+    assert (done.stdout, done.returncode) == ("None\n", 0), done.stderr
