@@ -3,7 +3,7 @@ FROM python:3.11.13-slim-bookworm AS build
 # (Debian drops a version once there is a newer one, so that a pinned one could not be built again.)
 # hadolint ignore=DL3008
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends g++ libjpeg62-turbo-dev \
+    && apt-get install -y --no-install-recommends g++ libjpeg-dev \
     && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/foreload
 ENV PATH=/opt/foreload/bin:$PATH

@@ -44,9 +44,9 @@ if ! is_done build "$build"; then
     echo "==> libjpeg-turbo headers"
     as_root=""
     [ "$(id -u)" = 0 ] || as_root="sudo -n"
-    { $as_root apt-get install -y -qq libjpeg62-turbo-dev >/dev/null 2>&1 ||
-      { $as_root apt-get update -qq && $as_root apt-get install -y -qq libjpeg62-turbo-dev >/dev/null; }; } ||
-      echo "    not installed (apt install libjpeg62-turbo-dev): JPEGs will be decoded by Pillow, several times slower" >&2
+    { $as_root apt-get install -y -qq libjpeg-dev >/dev/null 2>&1 ||
+      { $as_root apt-get update -qq && $as_root apt-get install -y -qq libjpeg-dev >/dev/null; }; } ||
+      echo "    not installed (apt install libjpeg-dev): JPEGs will be decoded by Pillow, several times slower" >&2
   fi
   [ -x .venv/bin/python ] || "$python" -m venv .venv
   pip install scikit-build-core nanobind ninja $(command -v cmake >/dev/null || echo cmake)

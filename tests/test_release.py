@@ -48,6 +48,22 @@ def test_messages_name_packages_to_install() -> None:
     assert named <= known
 
 
+def test_packages_of_the_system_have_names_that_debian_and_ubuntu_share() -> None:
+    """libjpeg62-turbo-dev is Debian's alone, libjpeg-turbo8-dev Ubuntu's; both know libjpeg-dev."""
+    tree = [ROOT / name for name in ("README.md", "CMakeLists.txt", "Dockerfile", "docs", "scripts", ".github")]
+    texts = {
+        path: path.read_text()
+        for root in [*tree, Path(foreload.__file__).parent]
+        for path in ([root] if root.is_file() else root.rglob("*"))
+        if path.suffix in {".md", ".py", ".sh", ".txt", ".yml", ""} and path.is_file()
+    }
+    named = {
+        (path.name, package) for path, text in texts.items() for package in re.findall(r"\blib[\w.-]+-dev\b", text)
+    }
+    assert {"README.md", "doctor.py", "setup.sh"} <= {name for name, _ in named}
+    assert {package for _, package in named} == {"libjpeg-dev"}, named
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda path: path.stem
 )

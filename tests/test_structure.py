@@ -164,3 +164,20 @@ def test_first_lines_say_what_a_module_is() -> None:
         or re.match(r"(What|Who|How|Whether|Stage) ", line)
     ]
     assert odd == []
+
+
+# What the limited API of Python 3.12 has, in which the wheel for 3.12 and all later versions is compiled. A build
+# for 3.11 takes many other names: look one up in "Stable ABI contents" of the manual before you add it.
+LIMITED_API = {
+    *("PyBUF_FORMAT", "PyBUF_ND", "PyBuffer_Release", "PyBytes_AsString", "PyBytes_Check", "PyBytes_Size"),
+    *("PyBytes_FromStringAndSize", "PyDict_Contains", "PyDict_SetItem", "PyErr_CheckSignals", "PyErr_Clear"),
+    *("PyErr_SetObject", "PyEval_RestoreThread", "PyEval_SaveThread", "PyGILState_Ensure", "PyGILState_Release"),
+    *("PyGILState_STATE", "PyObject", "PyObject_GetBuffer", "PyObject_Repr", "PyObject_Size", "PyThreadState"),
+    *("PyUnicode_Check", "PyUnicode_DecodeFSDefaultAndSize", "PyUnicode_EncodeFSDefault", "Py_TYPE", "Py_buffer"),
+    *("PyUnicode_AsUTF8AndSize", "PyUnicode_FromStringAndSize", "PyUnicode_InternFromString", "Py_ssize_t"),
+}
+
+
+def test_bindings_keep_to_the_limited_api() -> None:
+    code = "".join(path.read_text() for path in sorted((ROOT / "native").rglob("*.[ch]pp")))
+    assert set(re.findall(r"\b_?Py(?!thon)\w*", code)) - LIMITED_API == set()

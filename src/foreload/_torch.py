@@ -243,7 +243,10 @@ def seed_worker(base: int, worker: int) -> None:
     random.seed(base + worker)
     # For devices that may be used later, torch notes the seed with the present stack, for which it reads the files
     # of all its functions; that takes longer than the rest of a worker's set-up.
-    is_without_devices = torch.accelerator.current_accelerator() is None
+    try:
+        is_without_devices = torch.accelerator.current_accelerator() is None
+    except RuntimeError:  # in torch 2.6
+        is_without_devices = True
     (torch.default_generator if is_without_devices else torch).manual_seed(base + worker)
     # A thread that drew numbers when this process was forked from its own holds this lock for ever.
     np.random.get_bit_generator().lock._at_fork_reinit()  # type: ignore[attr-defined]

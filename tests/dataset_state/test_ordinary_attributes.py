@@ -197,9 +197,10 @@ if __name__ == "__main__":
 """
 
 
-def test_starting_workers_sets_no_variable_of_the_environment() -> None:
+def test_starting_workers_sets_no_variable_of_the_environment(tmp_path: Path) -> None:
     """An import of theirs does, which datasets that read the environment would see."""
-    done = python("-c", PROGRAM)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = python(tmp_path / "program.py")
     assert (done.stdout, done.returncode) == ("True True\n", 0), done.stderr
 
 
@@ -220,3 +221,16 @@ def test_what_each_call_of_a_tokenizer_sets_is_no_change() -> None:
     held = CopiedState(SimpleNamespace(tokenizer=inner))
     inner.enable_truncation(5)
     assert held.changed() is not None
+
+
+def test_the_default_device_may_have_been_set_and_unset() -> None:
+    """In torch 2.6, asking for it then raises."""
+    script = """
+import torch
+from foreload.dataset_state.settings import Settings
+torch.set_default_device("meta")
+torch.set_default_device(None)
+print(Settings(with_environment=False).changed())
+"""
+    done = python("-c", script)
+    assert (done.stdout, done.returncode) == ("None\n", 0), done.stderr

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import foreload as fl
+from foreload._torch import seed_worker
 from tests.workers.rich import Rich, Stream, same
 
 
@@ -297,3 +298,21 @@ def test_workers_go_no_further_ahead_than_the_user_allows() -> None:
     loader = fl.DataLoader(Uneven(), 2, num_workers=2)  # as torch does it
     assert numbers(loader) == list(range(64))
     assert loader.stats()["workers"]["depth"] == 4
+
+
+def test_a_worker_is_seeded_by_torch_2_6_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where later versions find no accelerator, it raises."""
+
+    def current_accelerator() -> torch.device:
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", current_accelerator)
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        seed_worker(5, 1)
+        drawn = torch.rand(3)
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+    assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(6)))

@@ -101,7 +101,7 @@ def _jpeg() -> Finding:
         "JPEG",
         bool(library),
         library or "built without libjpeg-turbo",
-        "JPEGs are decoded by Pillow, several times slower; apt install libjpeg62-turbo-dev, then build again",
+        "JPEGs are decoded by Pillow, several times slower; apt install libjpeg-dev, then build again",
     )
 
 

@@ -30,6 +30,12 @@ def _folder() -> Any:
     return None
 
 
+def _device() -> Any:
+    with suppress(AttributeError):  # torch 2.6, once the default device has been set to None
+        return torch.get_default_device()
+    return torch.device("cpu")
+
+
 def _autocast() -> Any:
     return [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
 
@@ -43,7 +49,7 @@ _CONTEXT = "a context variable"
 _PRESENT: dict[str, Callable[[], Any]] = {
     "the current directory": _folder,
     "torch's default dtype": torch.get_default_dtype,
-    "torch's default device": getattr(torch, "get_default_device", lambda: None),
+    "torch's default device": _device,
     "torch's gradient mode": torch.is_grad_enabled,
     "torch's inference mode": torch.is_inference_mode_enabled,
     "torch's autocast": _autocast,
