@@ -70,7 +70,7 @@ class TarMembers {
     size_t at = 0;
     for (size_t i = 0; i < places.size(); ++i) {
       if (contents[i].is_valid()) {
-        places[i].memory = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(contents[i].ptr()));
+        places[i].memory = reinterpret_cast<uint8_t*>(PyBytes_AsString(contents[i].ptr()));
         continue;
       }
       places[i].memory = memory.data() + at;
