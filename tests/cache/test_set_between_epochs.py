@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import ConcatDataset, Dataset, Subset
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, Subset
 
 import foreload as fl
 
@@ -24,12 +25,23 @@ class Scale:
         return self.factor * value
 
 
-class Numbers(Dataset[Any]):
+class Last(Dataset[Any]):
+    def _keep(self, index: int) -> None:
+        self.last = index
+
+
+def _note(dataset: Any, index: int) -> None:
+    dataset.noted = index
+
+
+class Numbers(Last):
     """It counts and logs what is loaded, and opens a file when it is first needed."""
 
     def __init__(self) -> None:
         self.epoch, self.steps, self.offset = 0, [Scale()], None
         self.loads, self.log, self.seen, self.file = 0, [], Counter(), None
+        self.size, self.names, self.limit = (224, 224), ["a"], float("nan")
+        self.path, self.mean, self.best_loss = Path("x"), np.arange(3), 1.0
 
     def __len__(self) -> int:
         return 24
@@ -45,8 +57,12 @@ class Numbers(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         self._open()
         self.loads += 1
+        self._keep(index)
         self.log.append(index)
         self.seen[index] += 1
+        _note(self, index)
+        assert (self.size, self.names, self.limit == self.limit) == ((224, 224), ["a"], False)
+        assert (str(self.path), int(self.mean[2])) == ("x", 2)
         value = self.table[index] + 100 * self.epoch + (self.offset or 0)
         for step in self.steps:
             value = step(value)
@@ -67,6 +83,15 @@ def set_offset(dataset: Numbers, epoch: int) -> None:
 
 def start_counting_anew(dataset: Numbers, epoch: int) -> None:
     dataset.loads, dataset.log, dataset.seen = 0, [], Counter()
+
+
+def set_equal_values(dataset: Numbers, epoch: int) -> None:
+    dataset.size, dataset.names, dataset.limit = (224, 224), ["a"], float("nan")
+    dataset.path, dataset.mean, dataset.offset = Path("x"), np.arange(3), None
+
+
+def note_what_no_sample_reads(dataset: Numbers, epoch: int) -> None:
+    dataset.best_loss = 1.0 / (epoch + 1)
 
 
 def clear_counts(dataset: Numbers, epoch: int) -> None:
@@ -111,8 +136,10 @@ def test_a_dataset_within_a_subset_is_looked_at() -> None:
         assert epochs(loader, data, set_epoch) == [[100 * epoch + i for i in range(5, 13)] for epoch in range(3)]
 
 
-@pytest.mark.parametrize("change", [start_counting_anew, clear_counts])
-@pytest.mark.parametrize("how", ["auto", "alone", "seeded", "threads"])
+@pytest.mark.parametrize(
+    "change", [start_counting_anew, clear_counts, set_equal_values, note_what_no_sample_reads]
+)
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_what_loading_sets_is_no_change(how: str, change: Any) -> None:
     data = Numbers()
@@ -141,3 +168,109 @@ def test_a_spill_folder_is_not_used_for_another_dataset(tmp_path: Path) -> None:
         assert epochs(loader, data, set_epoch) == [[100 * epoch + i for i in range(24)] for epoch in range(3)]
     assert all("'epoch' of the dataset" in str(warning.message) for warning in told)
     assert list((tmp_path / "spill").glob("*.spill"))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_parts_of_joined_datasets_and_composed_transforms_are_looked_at() -> None:
+    class Shift(torch.nn.Module):
+        by = 0
+
+        def forward(self, value: int) -> int:
+            return value + self.by
+
+    parts = [Numbers(), Numbers()]
+    parts[1].steps = [Scale(), Scale(), torch.nn.Sequential(Shift())]
+    loader = fl.DataLoader(ConcatDataset(parts), 48, cache="1MiB", num_workers=0)
+
+    def second() -> list[int]:
+        (batch,) = loader
+        return batch[24:].tolist()
+
+    assert second() == list(range(24))
+    for owner, name, value in (
+        (parts[1], "epoch", 1),
+        (parts[1].steps[0], "factor", 2),
+        (parts[1].steps[2][0], "by", 1000),
+    ):
+        setattr(owner, name, value)
+        with pytest.warns(UserWarning, match=f"'{name}' of the dataset"):
+            found = second()
+        assert found == [torch.tensor(0).item() + parts[1][i].item() for i in range(24)]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_warning_that_is_an_error_does_not_keep_the_samples() -> None:
+    data = Numbers()
+    loader = fl.DataLoader(data, 8, cache="1MiB", num_workers=0)
+    list(loader)
+    data.epoch = 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        with pytest.raises(UserWarning, match="'epoch' of the dataset"):
+            list(loader)
+    assert torch.cat(list(loader)).tolist() == list(range(300, 324))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_workers_that_are_started_anew_have_what_was_set() -> None:
+    data = Numbers()
+    loader = fl.DataLoader(data, 8, num_workers=2, persistent_workers=True, cache="1MiB")
+    list(loader)
+    state = loader.state_dict()
+    data.epoch = 1
+    loader.load_state_dict(state)
+    with pytest.warns(UserWarning, match="'epoch' of the dataset"):
+        assert torch.cat(list(loader)).tolist() == list(range(100, 124))
+    loader.close()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_what_an_epoch_that_was_left_has_logged_is_no_change() -> None:
+    data = Numbers()
+    loader = fl.DataLoader(data, 8, cache="1MiB", num_workers=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(3):
+            data.log = []
+            next(iter(loader))
+    assert loader.stats()["cache"]["hits"] >= 16
+
+
+class Proxy:
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("working outside of its context")
+
+
+class Remote(list[int]):
+    def __iter__(self) -> Any:
+        raise OSError("not there now")
+
+
+def test_objects_that_cannot_be_looked_at_are_passed_over() -> None:
+    class Unhashable(type):
+        def __eq__(cls, other: object) -> bool:
+            return cls is other
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Odd(metaclass=Unhashable):
+        def __init__(self) -> None:
+            self.value = 1
+
+    class Holds(Dataset[Any]):
+        def __init__(self) -> None:
+            self.proxy, self.remote, self.odd = Proxy(), Remote([1]), Odd()
+            self.__dict__.update({3: 4})
+
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> Any:
+            assert self.remote is not self.proxy is not self.odd
+            return torch.tensor(index)
+
+    loader = fl.DataLoader(Holds(), 4, cache="1MiB", num_workers=0)
+    for _ in range(3):
+        assert torch.cat(list(loader)).tolist() == list(range(8))
+    assert loader.stats()["cache"]["hits"] == 16

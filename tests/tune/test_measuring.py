@@ -20,7 +20,7 @@ import foreload as fl
 from foreload.dataset_state.digest import StateWatch
 from foreload.machine import granted_cores
 from foreload.tune import choose, measure
-from foreload.tune.sample_cost import sample_cost
+from foreload.tune.sample_cost import _collating, sample_cost
 from foreload.tune.workload import STRIDE, Workload
 from tests.tune.rows import Breaks, Rows, SharedWaits, chosen
 
@@ -255,14 +255,27 @@ def test_a_pause_of_the_machine_is_not_the_time_of_a_sample() -> None:
 
 def test_what_a_collate_function_takes_counts() -> None:
     """Texts that are tokenized in batches, say: a sample takes next to nothing, and its batch all of it."""
-    sizes: list[int] = []
+    dataset, sizes = Rows(5000), []
 
     def collate(samples: list[Any]) -> None:
         sizes.append(len(samples))
         time.sleep(0.002 * len(samples))
 
-    dataset = Rows(5000)
     work = Workload(dataset, 16, None, None, lambda *_: iter(()), collate=collate)
-    seconds, _ = sample_cost(work, len(dataset), StateWatch(dataset), [])
-    assert seconds >= 0.002
-    assert sizes[-1] == 16
+    seconds, busy = sample_cost(work, len(dataset), StateWatch(dataset), [])
+    assert seconds >= 0.001
+    assert busy <= seconds
+    assert max(sizes) <= 16
+
+
+@pytest.mark.parametrize(("fixed", "each"), [(0.0, 0.002), (0.004, 0.0), (0.15, 0.001), (0.6, 0.0)])
+@pytest.mark.parametrize(("count", "batch_size"), [(2, 320), (64, 320), (16, 16), (1, 1)])
+def test_what_any_batch_takes_is_shared_by_its_samples(
+    monkeypatch: pytest.MonkeyPatch, fixed: float, each: float, count: int, batch_size: int
+) -> None:
+    monkeypatch.setattr(
+        "foreload.tune.sample_cost._timed", lambda collate, samples: (None, fixed + each * len(samples))
+    )
+    seconds, busy = _collating(lambda samples: None, [0] * count, fixed + each, batch_size)
+    assert seconds == pytest.approx(fixed / batch_size + each)
+    assert 0 <= busy <= seconds

@@ -17,7 +17,7 @@ from foreload.cache.budget import MemoryBudget, has_tables
 from foreload.cache.fingerprint import content_hash
 from foreload.cache.forms import choose_forms, fitted, forms_of, option
 from foreload.cache.plan import Plan, compile_plan, fixed_set
-from foreload.cache.sharing import SharedStore
+from foreload.cache.sharing import SharedStore, place_in_order
 from foreload.cache.spill import SpillFolder
 from foreload.cache.store import SampleStore
 from foreload.cache.view import first_stage, has_two_stages, unwrap
@@ -26,7 +26,6 @@ from foreload.errors import warn_user
 from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.lookahead import asks_once, look_ahead
-from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import Router, present_rank
 from foreload.order.samplers import KeyedSampler
 from foreload.protocol import ImageForms
@@ -90,7 +89,7 @@ class LoaderCache:
         samples = len(self._root)
         self._router = _router(spec) if options.route else None
 
-        place = _place(sampler)
+        place = place_in_order(sampler)
         kind = f"{type(spec.dataset).__qualname__} {samples} {options.bytes} {options.keep}"
         self._own_rank = place[0]
         self._shared = SharedStore(kind, partial(content_hash, self._root), *place) if options.share else None
@@ -126,6 +125,12 @@ class LoaderCache:
         if self._is_of_images and natively is not self._is_native is not None:
             self.store.native.clear()
         self._is_native = natively
+
+    def forget(self) -> bool:
+        """Drop all samples; False if another cache has to be made, since there are others who know them."""
+        is_alone = (self._shared is None or present_rank()[1] == 1) and self.store.spill is None
+        (self.store.native.clear if is_alone else self.store.leave_spill)()
+        return is_alone
 
     def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
         """Plan the epoch whose order is about to be drawn.
@@ -326,12 +331,6 @@ class LoaderCache:
 def _samples_of(sampler: Any) -> Any:
     """Return the sampler of single samples within a batch sampler, if it has one."""
     return getattr(sampler, "sampler", sampler)
-
-
-def _place(sampler: Any) -> tuple[int, int]:
-    """Return the rank that a sampler yields the samples of, among those that split its order, and their number."""
-    is_split = type(sampler) in (DistributedSampler, KeyedSampler, MixtureSampler)
-    return (int(sampler.rank), int(sampler.num_replicas)) if is_split else (0, 1)
 
 
 def _router(spec: CacheSpec) -> Router | None:

@@ -11,12 +11,15 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.utils.data import DistributedSampler
 
 from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
+from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import first_claim, machine_name, own_process, rank_store
+from foreload.order.samplers import KeyedSampler
 
-__all__ = ["SharedStore", "open_store", "store_address"]
+__all__ = ["SharedStore", "open_store", "place_in_order", "store_address"]
 
 _STORE_TIMEOUT = timedelta(seconds=60)
 
@@ -158,3 +161,9 @@ class SharedStore:
                 yield stores.get(self._content, (self._content, *latest[1:]))
             else:
                 yield [*stores.values()][number]
+
+
+def place_in_order(sampler: Any) -> tuple[int, int]:
+    """Return the rank that a sampler yields the samples of, among those that split its order, and their number."""
+    is_split = type(sampler) in (DistributedSampler, KeyedSampler, MixtureSampler)
+    return (int(sampler.rank), int(sampler.num_replicas)) if is_split else (0, 1)

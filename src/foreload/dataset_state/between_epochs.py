@@ -4,43 +4,47 @@ from __future__ import annotations
 
 import dis
 import functools
-import inspect
+import weakref
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from types import CodeType, FunctionType
 from typing import Any
 
-from foreload._torch import TorchDataLoader
-from foreload.checks import module_of, optional, tells_class
-from foreload.dataset_state.looks import MISSING, is_same
-from foreload.dataset_state.walk import CONTAINERS, is_installed, names_used
-from foreload.errors import warn_user
+import numpy as np
+import torch
+from torch.utils.data import ConcatDataset
+
+from foreload.checks import module_of, optional, package_of, tells_class
+from foreload.dataset_state.walk import CONTAINERS, PLAIN, is_installed, names_used
 
 __all__ = ["BetweenEpochs"]
 
-_CHANGED = (
-    "{!r} of the dataset was set since its last epoch, so the cache drops its samples: they might not be what the "
-    "dataset gives now. What changes with the epoch is best given to DataLoader(transform=...), which is applied "
-    "after the cache"
-)
+# The most objects and attributes that are looked at, and the most values of a container that are compared.
+_MOST_OBJECTS, _MOST_ATTRIBUTES, _MOST_VALUES = 64, 256, 64
 
-# The most objects that are looked at.
-_MOST_OBJECTS = 256
+# The methods that load a sample, or are applied to one.
+_ENTRIES = ("__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "forward")
+
+# Packages whose objects are no settings.
+_NO_SETTINGS = ("multiprocessing", "threading", "ctypes", "logging", "queue", "weakref", "_io", "_thread")
 
 _SETS = ("STORE_ATTR", "DELETE_ATTR")
 
-# The methods that load a sample, or are applied to one.
-_ENTRIES = {"__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "forward"}
+# An attribute: the id of its owner, and its name.
+_Key = tuple[int, str]
 
 
 class BetweenEpochs:
     """A look at the attributes of a dataset of the user's class, and of the user's objects in it.
 
-    What loading itself sets (a count, a file that is opened when it is first needed) is no change, nor is what is
-    done to a container that loading adds to.
+    An attribute counts if code that loads samples reads it and does not set it, as it does a count, or a file that
+    is opened when it is first needed. Numbers, texts and small containers of them are compared by value.
 
     Args:
         dataset: of any class.
+        loads_here: whether this process loads the epoch that begins, and so changes the dataset itself.
 
     >>> class Scaled:
     ...     __module__ = "script"
@@ -54,95 +58,165 @@ class BetweenEpochs:
     ('epoch', None)
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *, loads_here: bool = False) -> None:
         self._dataset = dataset
-        self._logs: set[str] = set()
-        self._note()
+        self._by_loading: set[_Key] = set()
+        self._is_loading = loads_here
+        self._owners: list[Any] = []  # held, so that nothing else gets their ids
+        self._before = self._settings()
 
-    def _note(self) -> None:
-        self._before = dict(_attributes(self._dataset))
-        self._sizes = _sizes(self._before)
+    def _settings(self) -> dict[_Key, Any]:
+        """Return what stands for the value of each attribute."""
+        found: dict[_Key, Any] = {}
+        owners: list[Any] = []
+        # The user's objects may raise anything when they are looked at, and this is no more than a look.
+        with suppress(Exception):
+            for owner, name, value in islice(_attributes(self._dataset), _MOST_ATTRIBUTES):
+                owners.append(owner)
+                found[id(owner), name] = _known(value)
+        self._owners = owners
+        return found
 
-    def changed(self) -> str | None:
+    def changed(self, *, loads_here: bool = False) -> str | None:
         """Return the name of an attribute that has been set since the last look; None if none has."""
-        before, now = self._before, dict(_attributes(self._dataset))
-        names = (name for name in before | now if name not in self._logs)
-        name = next((n for n in names if not is_same(now.get(n, MISSING), before.get(n, MISSING))), None)
-        self._note()
-        return name
-
-    def are_there(self, *, counts: bool) -> bool:
-        """Whether an attribute has been set since the last look, of which a warning tells.
-
-        Args:
-            counts: whether it may show in samples; not so if workers keep copies of the dataset.
-        """
-        name = self.changed()
-        if name is not None and counts:
-            warn_user(_CHANGED.format(name))
-        return name is not None and counts
+        before, owners, was_left = self._before, self._owners, self._is_loading
+        self._before, self._is_loading = self._settings(), loads_here
+        differing = _differing(before, self._before)
+        if was_left:  # in the middle: what containers have got is from loading
+            self._by_loading |= {key for key in differing if type(before.get(key)) is _Values}
+        del owners
+        return next((key[1] for key in differing if key not in self._by_loading), None)
 
     def end(self) -> None:
-        """Tell that an epoch has ended that this process loaded: what containers have got since is a log of it."""
-        sizes = _sizes(dict(_attributes(self._dataset)))
-        self._logs |= {name for name, size in self._sizes.items() if sizes.get(name, size) != size}
+        """Tell that this process has loaded an epoch to its end: what differs now was set by loading."""
+        self._is_loading = False
+        self._by_loading |= set(_differing(self._before, self._settings()))
 
 
-def _sizes(attributes: dict[str, Any]) -> dict[str, int]:
-    return {name: len(value) for name, value in attributes.items() if isinstance(value, CONTAINERS)}
+class _Values(list[Any]):
+    """What stands for the values of a container."""
 
 
-def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes that are not set by loading, with their names."""
-    root: Any = type(dataset)
-    used = {name for code in _loading_codes(root, frozenset()) for name in names_used(code)}
+def _differing(before: dict[_Key, Any], now: dict[_Key, Any]) -> list[_Key]:
+    owners = {owner for owner, _ in before} & {owner for owner, _ in now}  # what holds a new one differs itself
+    return [
+        key
+        for key in before | now
+        if key[0] in owners and not (key in before and key in now and _is_same(now[key], before[key]))
+    ]
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    if isinstance(now, weakref.ref) and isinstance(before, weakref.ref):
+        return now() is before() is not None
+    return type(now) is type(before) and bool(now == before)
+
+
+def _known(value: Any) -> Any:
+    """Return what is equal as long as a value is the same; what may be large is not held."""
+    kind = type(value)
+    if isinstance(value, (*PLAIN, range, slice, np.generic, torch.dtype, torch.device)):
+        return kind, repr(value)
+    if package_of(kind) == "pathlib":
+        return kind, str(value)
+    if isinstance(value, np.ndarray) and value.size <= _MOST_VALUES and not value.dtype.hasobject:
+        return kind, str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, torch.Tensor) and value.numel() <= _MOST_VALUES and value.device.type == "cpu":
+        return kind, str(value.dtype), repr(value.tolist())
+    if _is_plain_container(value) and len(value) <= _MOST_VALUES:
+        parts = list(value.items()) if isinstance(value, dict) else list(value)
+        return _Values([kind, *map(_known, parts)])
+    if _is_plain_container(value):
+        return _Values([kind, id(value), len(value)])
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return kind, id(value)
+
+
+def _is_plain_container(value: Any) -> bool:
+    """Whether looking into a value runs no code of the user's."""
+    return isinstance(value, CONTAINERS) and type(value).__module__ in ("builtins", "collections")
+
+
+def _attributes(dataset: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield the attributes that count: their owners, names and values."""
     seen: set[int] = set()
-    left: deque[tuple[str, Any]] = deque([("", dataset)])
+    read: frozenset[str] = frozenset()
+    left: deque[Any] = deque([dataset])
     while left and len(seen) < _MOST_OBJECTS:
-        prefix, value = left.popleft()
-        if not tells_class(value) or id(value) in seen:
+        value = left.popleft()
+        if not tells_class(value) or isinstance(value, PLAIN) or id(value) in seen:
             continue
         seen.add(id(value))
         kind: Any = type(value)
-        if isinstance(value, CONTAINERS):
-            inside = value.values() if isinstance(value, dict) else value
-            left += ((prefix, inner) for _, inner in zip(range(_MOST_OBJECTS), inside, strict=False))
-        own = optional(value, "__dict__")
-        if not isinstance(own, dict) or is_installed(module_of(kind)) or isinstance(value, (type, FunctionType)):
+        if _is_plain_container(value):
+            left += islice(value.values() if isinstance(value, dict) else value, _MOST_OBJECTS)
+        elif is_installed(module_of(kind)) and kind.__name__ not in ("Namespace", "SimpleNamespace"):
+            left += _parts_of(value)
+        elif isinstance(own := optional(value, "__dict__"), dict) and not isinstance(value, (type, FunctionType)):
+            reads, sets = _names_of(kind, read)
+            read |= reads
+            for name, inner in list(own.items()):
+                if name in read and name not in sets and package_of(type(inner)) not in _NO_SETTINGS:
+                    yield value, name, inner
+                    left.append(inner)
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """Return what is the user's in an object of a library: datasets that are joined, composed transforms."""
+    if isinstance(value, ConcatDataset):
+        return [optional(part, "dataset") or part for part in value.datasets]
+    if isinstance(value, torch.nn.Module):
+        return list(value.children())
+    parts = optional(value, "transforms")
+    return list(parts) if type(parts) in (list, tuple) else []
+
+
+@functools.lru_cache(maxsize=256)
+def _names_of(kind: Any, entries: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of attributes that loading reads, and of those that it sets.
+
+    Args:
+        kind: a class of the user's.
+        entries: names that code of others reads, among them those of methods that it calls.
+    """
+    reads: set[str] = set()
+    sets: set[str] = set()
+    left: list[Any] = [
+        vars(base)[name] for base in kind.__mro__ for name in {*_ENTRIES, *entries} & vars(base).keys()
+    ]
+    followed: set[str] = {*_ENTRIES, *entries}
+    seen: set[CodeType] = set()
+    while left:
+        function = left.pop()
+        for wrapper in ("fget", "func", "__func__", "__wrapped__"):
+            function = optional(function, wrapper) or function
+        if not isinstance(function, FunctionType) or function.__code__ in seen:
             continue
-        set_by_loading = _set_by(_loading_codes(kind, frozenset(used)))
-        for name, inner in list(own.items()):
-            is_computed = isinstance(inspect.getattr_static(kind, name, None), functools.cached_property)
-            if name in set_by_loading or is_computed or isinstance(inner, TorchDataLoader):
-                continue
-            yield prefix + name, inner
-            left.append((f"{prefix}{name}.", inner))
+        seen.add(function.__code__)
+        names = names_used(function.__code__)
+        reads |= names
+        sets |= _set_by(function.__code__)
+        left += (optional(cell, "cell_contents") for cell in function.__closure__ or ())
+        own = (function.__globals__[name] for name in names & function.__globals__.keys())
+        left += (each for each in own if isinstance(each, FunctionType) and not is_installed(module_of(each)))
+        new = names - followed
+        followed |= new
+        left += (vars(base)[name] for base in kind.__mro__ for name in new & vars(base).keys())
+    computed = {
+        name
+        for base in kind.__mro__
+        for name, part in vars(base).items()
+        if type(part) is functools.cached_property
+    }
+    return frozenset(reads), frozenset(sets | computed)
 
 
-@functools.lru_cache(maxsize=256)
-def _loading_codes(kind: Any, used: frozenset[str]) -> tuple[CodeType, ...]:
-    """Return the code of a class that loads samples: its methods of these names, and what they call of it."""
-    found: dict[str, CodeType] = {}
-    left = [*_ENTRIES, *used]
-    while left:
-        name = left.pop()
-        function = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
-        function = optional(function, "fget") or optional(function, "func") or function
-        function = optional(function, "__func__") or function
-        function = optional(function, "__wrapped__") or function
-        if name not in found and isinstance(function, FunctionType):
-            found[name] = function.__code__
-            left += names_used(function.__code__)
-    return tuple(found.values())
-
-
-@functools.lru_cache(maxsize=256)
-def _set_by(codes: tuple[CodeType, ...]) -> frozenset[str]:
-    """Return the names of attributes that code sets."""
-    found: set[str] = set()
-    left = list(codes)
-    while left:
-        code = left.pop()
-        found |= {step.argval for step in dis.get_instructions(code) if step.opname in _SETS}
-        left += (inner for inner in code.co_consts if isinstance(inner, CodeType))
-    return frozenset(found)
+def _set_by(code: CodeType) -> set[str]:
+    """Return the names of attributes that code sets, and functions defined in it."""
+    found = {step.argval for step in dis.get_instructions(code) if step.opname in _SETS}
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            found |= _set_by(value)
+    return found

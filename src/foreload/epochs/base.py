@@ -15,21 +15,28 @@ from foreload.batch.assembly import count
 from foreload.batch.buffers import Buffers
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
-from foreload.cache.view import root_of
+from foreload.cache.view import root_of, warn_of_randomness
 from foreload.checks import optional
 from foreload.dataset_state.between_epochs import BetweenEpochs
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
+from foreload.errors import warn_user
 from foreload.record.recorder import Watch, null_loop
 from foreload.record.restart import Restart
 
 if TYPE_CHECKING:
     from foreload.cache.budget import MemoryBudget
-    from foreload.cache.loader_cache import LoaderCache
+    from foreload.cache.loader_cache import CacheSpec, LoaderCache
     from foreload.cache.store import SampleStore
     from foreload.workers.crew import PoolOwner
 
 __all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened"]
+
+_CHANGED = (
+    "{!r} of the dataset was set since its last epoch, so the cache drops its samples: they might not be what the "
+    "dataset gives now. What changes with the epoch is best given to DataLoader(transform=...), which is applied "
+    "after the cache"
+)
 
 
 @dataclass(frozen=True)
@@ -311,16 +318,24 @@ class Opened:
     base_seed: int | None = None
     changes: BetweenEpochs | None = None
 
-    def keep(self, cache: LoaderCache, dataset: Any) -> None:
-        """Use a cache for the samples of a dataset."""
-        self.cache, self.changes = cache, BetweenEpochs(root_of(dataset))
+    def keep(self, cache: LoaderCache, spec: CacheSpec) -> None:
+        """Use a cache, beginning with the next epoch."""
+        warn_of_randomness(spec.dataset)
+        self.cache, self.changes = cache, BetweenEpochs(root_of(spec.dataset), loads_here=not spec.by_processes)
 
-    def drop_outdated(self, *, has_copies: bool) -> None:
-        """Drop the cache if the dataset was changed since, unless workers have copies of it, as it was."""
-        if self.changes is not None and self.changes.are_there(counts=not has_copies):
-            if self.cache is not None:
-                self.cache.store.leave_spill()
-            self.cache = self.changes = None
+    def drop_outdated(self, *, by_processes: bool, has_pool: bool) -> None:
+        """Drop what the cache keeps if the script has set something in the dataset since its last epoch.
+
+        Args:
+            by_processes: whether the next epoch is loaded from copies of the dataset.
+            has_pool: whether persistent workers are there, which go on with the copies that they have.
+        """
+        if self.cache is None or self.changes is None or (by_processes and has_pool):
+            return
+        name = self.changes.changed(loads_here=not by_processes)
+        if name is not None:
+            self.cache = self.cache if self.cache.forget() else None
+            warn_user(_CHANGED.format(name))
 
     def shared(self) -> Opened:
         """Return what another loader may use too: the base seed is that of this loader's workers."""

@@ -14,7 +14,7 @@ from foreload.batch.collate import warn_of_pinning
 from foreload.batch.failure import OnError, SampleError
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
-from foreload.cache.view import CachedView, warn_of_randomness
+from foreload.cache.view import CachedView
 from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec, Opened
@@ -208,10 +208,10 @@ class EpochSource(LoaderOrder[T_co]):
         return iter(make(self._view, collate_fn=self.collate_fn, **how))
 
     def _open_cache(self) -> LoaderCache | None:
-        self._open.drop_outdated(has_copies=self.persistent_workers and self.by_processes)
+        self._open.drop_outdated(by_processes=self.by_processes, has_pool=self._crew.has_pool)
         if self.cache is not None and self._open.cache is None:
-            warn_of_randomness(self.dataset)
-            self._open.keep(self._crew.new_cache(self.workers, self._cache_spec(), self.cache), self.dataset)
+            spec = self._cache_spec()
+            self._open.keep(self._crew.new_cache(self.workers, spec, self.cache), spec)
         return self._open.cache
 
     def _planner(self, cache: LoaderCache | None, key: tuple[int, int]) -> Callable[[EpochOrder], None]:

@@ -41,20 +41,23 @@ def sample_cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]
         watch: looks at what loading changes.
         reasons: why no copy of the dataset could load them is added to it.
     """
-    started, busy = time.perf_counter(), _busy_seconds()
     dataset, collate = work.view, work.collate or _nothing
-    batch = collate([dataset[0]])  # which may open files
+    started, busy = time.perf_counter(), _busy_seconds()
+    sample = dataset[0]  # which may open files
+    taken, loading = time.perf_counter() - started, _busy_seconds() - busy
+    batch, one = _timed(collate, [sample])
     if "threads" not in work.kinds:
         restore(flatten(batch))  # raises the error that comes of it if a process sends it
     done = 1
     watch.look()
-    is_slow = time.perf_counter() - started > _SLOW_SECONDS
-    if not is_slow and gives_its_own(batch, collate([dataset[0]])):
-        reasons.append(GIVES_ITS_OWN)
-    if not is_slow:
-        started, busy, done = time.perf_counter(), _busy_seconds(), 0
-    taken, slowest = time.perf_counter() - started, 0.0
-    kept: list[Any] = []
+    if taken + one <= _SLOW_SECONDS:
+        other, one = _timed(collate, [dataset[0]])
+        if gives_its_own(batch, other):
+            reasons.append(GIVES_ITS_OWN)
+    if taken <= _SLOW_SECONDS:
+        taken, loading, done = 0.0, 0.0, 0
+    kept, slowest = [sample], 0.0
+    started, busy = time.perf_counter() - taken, _busy_seconds() - loading
     while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
         others = taken - slowest
         is_short = others > _SHORT_COST_SECONDS and others / max(1, done) * size < MIN_EPOCH_SECONDS / 4
@@ -62,23 +65,43 @@ def sample_cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]
             break
         done += 1
         sample = dataset[(done * STRIDE + 1) % size]
-        if len(kept) < min(work.batch_size or 1, _MOST_COLLATED):
+        if len(kept) < _MOST_COLLATED:
             kept.append(sample)
         before, taken = taken, time.perf_counter() - started
         slowest = max(slowest, taken - before)
     cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
-    collating = _collating(collate, kept or [dataset[1 % size]])
+    most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))
+    collating = _collating(collate, kept[:most], one, work.batch_size or 1)
     watch.look()
     return cost + collating[0], busy + collating[1]
 
 
-def _collating(collate: Callable[[list[Any]], Any], samples: list[Any]) -> tuple[float, float]:
-    """Return a sample's share of the seconds that collating takes, and of those on a core."""
-    started, busy = time.perf_counter(), _busy_seconds()
-    collate(samples)
-    taken = time.perf_counter() - started
-    return taken / len(samples), min(taken, _busy_seconds() - busy) / len(samples)
+def _timed(collate: Callable[[list[Any]], Any], samples: list[Any]) -> tuple[Any, float]:
+    """Return a batch, and the seconds that collating it took."""
+    started = time.perf_counter()
+    batch = collate(samples)
+    return batch, time.perf_counter() - started
+
+
+def _collating(
+    collate: Callable[[list[Any]], Any], samples: list[Any], one: float, batch_size: int
+) -> tuple[float, float]:
+    """Return a sample's share of the seconds that collating a batch takes, and of those on a core.
+
+    Args:
+        collate: the function.
+        samples: some samples, perhaps fewer than a batch has: what any batch takes, however small, is told from
+            what each sample in it takes.
+        one: the seconds that a batch of one sample takes.
+        batch_size: the samples of a batch.
+    """
+    busy = _busy_seconds()
+    _, taken = _timed(collate, samples)
+    on_core = min(1.0, (_busy_seconds() - busy) / taken) if taken > 0 else 0.0
+    each = max(0.0, taken - one) / (len(samples) - 1) if len(samples) > 1 else 0.0
+    share = max(0.0, min(one, taken) - each) / batch_size + each
+    return share, on_core * share
 
 
 def _nothing(samples: list[Any]) -> None:

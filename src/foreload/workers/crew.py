@@ -97,6 +97,11 @@ class Crew:
         return kind if kind in ("processes", "ray") and count > 0 else "threads"
 
     @property
+    def has_pool(self) -> bool:
+        """Whether there are persistent workers."""
+        return self.pool is not None and not self.pool.closed
+
+    @property
     def is_open(self) -> bool:
         """Whether other workers might be chosen for the same dataset, at another time or place."""
         return self.choice is not None and self.choice.is_open
