@@ -40,7 +40,7 @@ class Numbers(Last):
     def __init__(self) -> None:
         self.epoch, self.steps, self.offset = 0, [Scale()], None
         self.loads, self.log, self.seen, self.file = 0, [], Counter(), None
-        self.size, self.names, self.limit = (224, 224), ["a"], float("nan")
+        self.size, self.names, self.limit = (224, 224), ["a", "b" * 2_000], float("nan")
         self.path, self.mean, self.best_loss = Path("x"), np.arange(3), 1.0
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class Numbers(Last):
         self.log.append(index)
         self.seen[index] += 1
         _note(self, index)
-        assert (self.size, self.names, self.limit == self.limit) == ((224, 224), ["a"], False)
+        assert (self.size, self.names[0], self.limit == self.limit) == ((224, 224), "a", False)
         assert (str(self.path), int(self.mean[2])) == ("x", 2)
         value = self.table[index] + 100 * self.epoch + (self.offset or 0)
         for step in self.steps:
@@ -86,7 +86,7 @@ def start_counting_anew(dataset: Numbers, epoch: int) -> None:
 
 
 def set_equal_values(dataset: Numbers, epoch: int) -> None:
-    dataset.size, dataset.names, dataset.limit = (224, 224), ["a"], float("nan")
+    dataset.size, dataset.names, dataset.limit = (224, 224), ["a", "b" * 2_000], float("nan")
     dataset.path, dataset.mean, dataset.offset = Path("x"), np.arange(3), None
 
 

@@ -24,6 +24,9 @@ __all__ = ["BetweenEpochs"]
 # The most objects and attributes that are looked at, and the most values of a container that are compared.
 _MOST_OBJECTS, _MOST_ATTRIBUTES, _MOST_VALUES = 64, 256, 64
 
+# The length from which texts are not held.
+_LONG = 1_000
+
 # The methods that load a sample, or are applied to one.
 _ENTRIES = ("__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "forward")
 
@@ -115,7 +118,11 @@ def _is_same(now: Any, before: Any) -> bool:
 def _known(value: Any) -> Any:
     """Return what is equal as long as a value is the same; what may be large is not held."""
     kind = type(value)
-    if isinstance(value, (*PLAIN, range, slice, np.generic, torch.dtype, torch.device)):
+    if isinstance(value, (str, bytes)) and len(value) > _LONG:
+        return kind, len(value), hash(value)
+    if isinstance(value, PLAIN):
+        return kind, value if value == value else repr(value)  # (nan is not equal to itself)
+    if isinstance(value, (range, slice, np.generic, torch.dtype, torch.device)):
         return kind, repr(value)
     if package_of(kind) == "pathlib":
         return kind, str(value)
