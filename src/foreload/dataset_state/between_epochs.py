@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import ConcatDataset
 
 from foreload.checks import module_of, optional, package_of, tells_class
-from foreload.dataset_state.walk import CONTAINERS, PLAIN, is_installed, names_used
+from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, is_installed, names_used
 
 __all__ = ["BetweenEpochs"]
 
@@ -43,11 +43,11 @@ class BetweenEpochs:
     """A look at the attributes of a dataset of the user's class, and of the user's objects in it.
 
     An attribute counts if code that loads samples reads it and does not set it, as it does a count, or a file that
-    is opened when it is first needed. Numbers, texts and small containers of them are compared by value.
+    is opened when it is first needed. Numbers and texts are compared by value, and so are containers that take the
+    place of others; what is written into one is not seen. That is the same whether this process loads or others do.
 
     Args:
         dataset: of any class.
-        loads_here: whether this process loads the epoch that begins, and so changes the dataset itself.
 
     >>> class Scaled:
     ...     __module__ = "script"
@@ -61,57 +61,54 @@ class BetweenEpochs:
     ('epoch', None)
     """
 
-    def __init__(self, dataset: Any, *, loads_here: bool = False) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._by_loading: set[_Key] = set()
-        self._is_loading = loads_here
-        self._owners: list[Any] = []  # held, so that nothing else gets their ids
+        self._logs: set[_Key] = set()  # containers that have been written into
+        self._held: list[Any] = []  # so that nothing else gets their ids
         self._before = self._settings()
 
     def _settings(self) -> dict[_Key, Any]:
         """Return what stands for the value of each attribute."""
         found: dict[_Key, Any] = {}
-        owners: list[Any] = []
+        held: list[Any] = []
         # The user's objects may raise anything when they are looked at, and this is no more than a look.
         with suppress(Exception):
             for owner, name, value in islice(_attributes(self._dataset), _MOST_ATTRIBUTES):
-                owners.append(owner)
+                held += [owner, value] if _is_plain_container(value) else [owner]
                 found[id(owner), name] = _known(value)
-        self._owners = owners
+        self._held = held
         return found
 
-    def changed(self, *, loads_here: bool = False) -> str | None:
+    def changed(self) -> str | None:
         """Return the name of an attribute that has been set since the last look; None if none has."""
-        before, owners, was_left = self._before, self._owners, self._is_loading
-        self._before, self._is_loading = self._settings(), loads_here
-        differing = _differing(before, self._before)
-        if was_left:  # in the middle: what containers have got is from loading
-            self._by_loading |= {key for key in differing if type(before.get(key)) is _Values}
-        del owners
-        return next((key[1] for key in differing if key not in self._by_loading), None)
-
-    def end(self) -> None:
-        """Tell that this process has loaded an epoch to its end: what differs now was set by loading."""
-        self._is_loading = False
-        self._by_loading |= set(_differing(self._before, self._settings()))
+        before, held = self._before, self._held
+        now = self._before = self._settings()
+        del held
+        owners = {owner for owner, _ in before} & {
+            owner for owner, _ in now
+        }  # what holds a new one differs itself
+        differing = [
+            key
+            for key in before | now
+            if key[0] in owners and not (key in before and key in now and _is_same(now[key], before[key]))
+        ]
+        self._logs |= {key for key in differing if _is_written_into(now.get(key), before.get(key))}
+        return next((key[1] for key in differing if key not in self._logs), None)
 
 
 class _Values(list[Any]):
-    """What stands for the values of a container."""
+    """What stands for a container: its id, and its values."""
 
 
-def _differing(before: dict[_Key, Any], now: dict[_Key, Any]) -> list[_Key]:
-    owners = {owner for owner, _ in before} & {owner for owner, _ in now}  # what holds a new one differs itself
-    return [
-        key
-        for key in before | now
-        if key[0] in owners and not (key in before and key in now and _is_same(now[key], before[key]))
-    ]
+def _is_written_into(now: Any, before: Any) -> bool:
+    return isinstance(now, _Values) and isinstance(before, _Values) and now[0] == before[0]
 
 
 def _is_same(now: Any, before: Any) -> bool:
     if isinstance(now, weakref.ref) and isinstance(before, weakref.ref):
         return now() is before() is not None
+    if isinstance(now, _Values) and isinstance(before, _Values):
+        return now[1:] == before[1:]
     return type(now) is type(before) and bool(now == before)
 
 
@@ -132,9 +129,9 @@ def _known(value: Any) -> Any:
         return kind, str(value.dtype), repr(value.tolist())
     if _is_plain_container(value) and len(value) <= _MOST_VALUES:
         parts = list(value.items()) if isinstance(value, dict) else list(value)
-        return _Values([kind, *map(_known, parts)])
+        return _Values([id(value), kind, *map(_known, parts)])
     if _is_plain_container(value):
-        return _Values([kind, id(value), len(value)])
+        return _Values([id(value), kind, len(value), id(value)])
     try:
         return weakref.ref(value)
     except TypeError:
@@ -165,7 +162,8 @@ def _attributes(dataset: Any) -> Iterator[tuple[Any, str, Any]]:
             reads, sets = _names_of(kind, read)
             read |= reads
             for name, inner in list(own.items()):
-                if name in read and name not in sets and package_of(type(inner)) not in _NO_SETTINGS:
+                is_setting = not isinstance(inner, generators()) and package_of(type(inner)) not in _NO_SETTINGS
+                if name in read and name not in sets and is_setting:
                     yield value, name, inner
                     left.append(inner)
 

@@ -78,7 +78,6 @@ class EpochSpec:
     snapshot_every: int
     expected_length: int | None = None
     draws_at_once: bool = False
-    changes: BetweenEpochs | None = None
 
     @property
     def store(self) -> SampleStore | None:
@@ -153,7 +152,6 @@ class Epoch(_TorchNames, Iterator[Any]):
                 self._cursor.finished = True
                 self._loop = self._order_loop = null_loop()
                 self._watch.end()
-                self._note_end()
                 raise
             failed = failures.count if failures.skips else 0
             if self._leaves_out is not None and self._leaves_out(number):
@@ -179,11 +177,6 @@ class Epoch(_TorchNames, Iterator[Any]):
                 samples -= failures.count - failed
             self._loop.mark_delivered(samples)
             return batch
-
-    def _note_end(self) -> None:
-        """Call it once all batches have been delivered."""
-        if self._spec.changes is not None:
-            self._spec.changes.end()
 
     def _check_ranks(self, number: int) -> None:
         """Call it for a batch that is left out.
@@ -321,18 +314,17 @@ class Opened:
     def keep(self, cache: LoaderCache, spec: CacheSpec) -> None:
         """Use a cache, beginning with the next epoch."""
         warn_of_randomness(spec.dataset)
-        self.cache, self.changes = cache, BetweenEpochs(root_of(spec.dataset), loads_here=not spec.by_processes)
+        self.cache, self.changes = cache, BetweenEpochs(root_of(spec.dataset))
 
-    def drop_outdated(self, *, by_processes: bool, has_pool: bool) -> None:
+    def drop_outdated(self, *, has_copies: bool) -> None:
         """Drop what the cache keeps if the script has set something in the dataset since its last epoch.
 
         Args:
-            by_processes: whether the next epoch is loaded from copies of the dataset.
-            has_pool: whether persistent workers are there, which go on with the copies that they have.
+            has_copies: whether workers are there that go on with copies of the dataset, as it was.
         """
-        if self.cache is None or self.changes is None or (by_processes and has_pool):
+        if self.cache is None or self.changes is None or has_copies:
             return
-        name = self.changes.changed(loads_here=not by_processes)
+        name = self.changes.changed()
         if name is not None:
             self.cache = self.cache if self.cache.forget() else None
             warn_user(_CHANGED.format(name))

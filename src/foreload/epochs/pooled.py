@@ -82,9 +82,6 @@ class PooledEpoch(Epoch, Generic[W]):
                 "this epoch ended when another one was begun with the same persistent workers; use that one"
             )
 
-    def _note_end(self) -> None:
-        """Do nothing: loading has changed no dataset but the workers' own."""
-
     def _take(self, result: Result) -> Any:
         self._errors += result.failures or []
         return _take_batch(result, self._lane, result.number - self._first, self._pin_device)

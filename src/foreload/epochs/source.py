@@ -173,7 +173,6 @@ class EpochSource(LoaderOrder[T_co]):
             self.snapshot_every_n_steps,
             expected_length(self) if crew.is_stream else None,
             not self._auto_workers,  # which no result may show
-            self._open.changes,
         )
         buffers = self._open.memory(pin=crew.batches.pin_device is not None, keep=self._spare_buffers)
         from foreload.epochs.open import open_epoch
@@ -208,7 +207,7 @@ class EpochSource(LoaderOrder[T_co]):
         return iter(make(self._view, collate_fn=self.collate_fn, **how))
 
     def _open_cache(self) -> LoaderCache | None:
-        self._open.drop_outdated(by_processes=self.by_processes, has_pool=self._crew.has_pool)
+        self._open.drop_outdated(has_copies=self.by_processes and self._crew.has_pool)
         if self.cache is not None and self._open.cache is None:
             spec = self._cache_spec()
             self._open.keep(self._crew.new_cache(self.workers, spec, self.cache), spec)
