@@ -44,7 +44,7 @@ class BetweenEpochs:
 
     An attribute counts if code that loads samples reads it and does not set it, as it does a count, or a file that
     is opened when it is first needed. Numbers and texts are compared by value, and so are containers that take the
-    place of others; what is written into one is not seen. That is the same whether this process loads or others do.
+    place of others; what is written into one is not seen. So it is the same whether this process loads or others.
 
     Args:
         dataset: of any class.
