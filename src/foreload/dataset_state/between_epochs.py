@@ -84,9 +84,8 @@ class BetweenEpochs:
         before, held = self._before, self._held
         now = self._before = self._settings()
         del held
-        owners = {owner for owner, _ in before} & {
-            owner for owner, _ in now
-        }  # what holds a new one differs itself
+        # (Where an object is new, what holds it differs.)
+        owners = {owner for owner, _ in before} & {owner for owner, _ in now}
         differing = [
             key
             for key in before | now
