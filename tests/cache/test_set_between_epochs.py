@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,8 @@ class Numbers(Last):
         self.loads, self.log, self.seen, self.file = 0, [], Counter(), None
         self.size, self.names, self.limit = (224, 224), ["a", "b" * 2_000], float("nan")
         self.path, self.mean, self.best_loss = Path("x"), np.arange(3), 1.0
+        self.tree, self.counts = {"a": [[1, 2], {3, 4}], "b": {"c": (5,)}}, SimpleNamespace(loads=0, last=None)
+        self.shards = [np.zeros(100)]
 
     def __len__(self) -> int:
         return 24
@@ -62,8 +66,10 @@ class Numbers(Last):
         self.seen[index] += 1
         _note(self, index)
         assert (self.size, self.names[0], self.limit == self.limit) == ((224, 224), "a", False)
-        assert (str(self.path), int(self.mean[2])) == ("x", 2)
-        value = self.table[index] + 100 * self.epoch + (self.offset or 0)
+        assert (str(self.path), int(self.mean[2]), self.tree["b"]["c"]) == ("x", 2, (5,))
+        self.counts.loads += 1
+        self.counts.last = index
+        value = self.table[index] + 100 * self.epoch + (self.offset or 0) + int(self.shards[0][index])
         for step in self.steps:
             value = step(value)
         return torch.tensor(value)
@@ -81,6 +87,19 @@ def set_offset(dataset: Numbers, epoch: int) -> None:
     dataset.offset = None if epoch % 2 else 7
 
 
+def set_shards(dataset: Numbers, epoch: int) -> None:
+    dataset.shards = [np.full(100, epoch)]
+    KEPT.append(dataset.shards)
+
+
+def set_tree(dataset: Numbers, epoch: int) -> None:
+    dataset.tree = {**dataset.tree, "offset": 10 * epoch}
+    dataset.offset = dataset.tree["offset"]
+
+
+KEPT: list[Any] = []
+
+
 def start_counting_anew(dataset: Numbers, epoch: int) -> None:
     dataset.loads, dataset.log, dataset.seen = 0, [], Counter()
 
@@ -88,6 +107,7 @@ def start_counting_anew(dataset: Numbers, epoch: int) -> None:
 def set_equal_values(dataset: Numbers, epoch: int) -> None:
     dataset.size, dataset.names, dataset.limit = (224, 224), ["a", "b" * 2_000], float("nan")
     dataset.path, dataset.mean, dataset.offset = Path("x"), np.arange(3), None
+    dataset.tree = {"a": [[1, 2], {3, 4}], "b": {"c": (5,)}}
 
 
 def note_what_no_sample_reads(dataset: Numbers, epoch: int) -> None:
@@ -117,7 +137,7 @@ def epochs(loader: Any, dataset: Numbers, change: Any) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("change", [set_epoch, set_step, set_offset])
+@pytest.mark.parametrize("change", [set_epoch, set_step, set_offset, set_shards, set_tree])
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_samples_are_what_the_dataset_gives_now(how: str, change: Any) -> None:
@@ -274,3 +294,57 @@ def test_objects_that_cannot_be_looked_at_are_passed_over() -> None:
     for _ in range(3):
         assert torch.cat(list(loader)).tolist() == list(range(8))
     assert loader.stats()["cache"]["hits"] == 16
+
+
+class Wraps(Dataset[Any]):
+    """It loads by what it holds: a function, and another dataset."""
+
+    def __init__(self) -> None:
+        self.dataset, self.scale = Numbers(), 1
+        self.load = self._scaled
+        self.settings = SimpleNamespace(shift=0)
+        self.shift: Any = lambda value: value + self.settings.shift
+
+    def _scaled(self, index: int) -> Any:
+        return self.scale * self.dataset[index]
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return self.shift(self.load(index))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.* of the dataset was set")
+def test_what_held_functions_and_wrapped_datasets_read_counts() -> None:
+    data = Wraps()
+    loader = fl.DataLoader(
+        ConcatDataset([Subset(Subset(data, range(24)), range(24))]), 24, cache="1MiB", num_workers=0
+    )
+    list(loader)
+    for owner, name, value in ((data, "scale", 2), (data.dataset, "epoch", 1), (data.settings, "shift", 1000)):
+        setattr(owner, name, value)
+        (batch,) = loader
+        assert batch.tolist() == [data[i].item() for i in range(24)]
+    (batch,) = loader
+    assert loader.stats()["cache"]["hits"] == 24
+
+
+class Slow(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("how", ["auto", "threads", "processes"])
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.* of the dataset was set")
+def test_an_epoch_that_is_still_held_keeps_nothing_for_the_next(how: str) -> None:
+    data = Slow()
+    loader = fl.DataLoader(data, 4, cache="1MiB", **HOW[how])
+    batches = iter(loader)
+    for epoch in range(4):
+        next(batches)
+        data.epoch = epoch
+        batches = iter(loader)
+        assert next(batches).tolist() == [100 * epoch + i for i in range(4)]
+    assert [batch.tolist()[0] for batch in batches] == [300 + i for i in range(4, 24, 4)]

@@ -9,20 +9,30 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset
+from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from foreload.checks import module_of, optional, package_of, tells_class
-from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, is_installed, names_used
+from foreload.dataset_state.walk import (
+    CONTAINERS,
+    PLAIN,
+    generators,
+    is_installed,
+    modules_used,
+    names_used,
+    slots_of,
+    strings_in,
+)
 
 __all__ = ["BetweenEpochs"]
 
-# The most objects and attributes that are looked at, and the most values of a container that are compared.
-_MOST_OBJECTS, _MOST_ATTRIBUTES, _MOST_VALUES = 64, 256, 64
+# The most objects and attributes that are looked at, the most values of a container that are compared, and the most
+# containers within each other that are looked into.
+_MOST_OBJECTS, _MOST_ATTRIBUTES, _MOST_VALUES, _DEPTH = 64, 256, 64, 4
 
 # The length from which texts are not held.
 _LONG = 1_000
@@ -32,6 +42,9 @@ _ENTRIES = ("__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "
 
 # Packages whose objects are no settings.
 _NO_SETTINGS = ("multiprocessing", "threading", "ctypes", "logging", "queue", "weakref", "_io", "_thread")
+
+# Classes of Python's own for settings.
+_NAMESPACES = ("Namespace", "SimpleNamespace")
 
 _SETS = ("STORE_ATTR", "DELETE_ATTR")
 
@@ -63,7 +76,6 @@ class BetweenEpochs:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._logs: set[_Key] = set()  # containers that have been written into
         self._held: list[Any] = []  # so that nothing else gets their ids
         self._before = self._settings()
 
@@ -75,7 +87,8 @@ class BetweenEpochs:
         with suppress(Exception):
             for owner, name, value in islice(_attributes(self._dataset), _MOST_ATTRIBUTES):
                 held += [owner, value] if _is_plain_container(value) else [owner]
-                found[id(owner), name] = _known(value)
+                with suppress(Exception):
+                    found[id(owner), name] = _Known(value)
         self._held = held
         return found
 
@@ -83,41 +96,50 @@ class BetweenEpochs:
         """Return the name of an attribute that has been set since the last look; None if none has."""
         before, held = self._before, self._held
         now = self._before = self._settings()
-        del held
+        del held  # what is new has other ids
         # (Where an object is new, what holds it differs.)
         owners = {owner for owner, _ in before} & {owner for owner, _ in now}
-        differing = [
-            key
-            for key in before | now
-            if key[0] in owners and not (key in before and key in now and _is_same(now[key], before[key]))
-        ]
-        self._logs |= {key for key in differing if _is_written_into(now.get(key), before.get(key))}
-        return next((key[1] for key in differing if key not in self._logs), None)
+        for key in before | now:
+            with suppress(Exception):
+                if key[0] in owners and not (key in before and key in now and now[key].is_same(before[key])):
+                    return key[1]
+        return None
 
 
-class _Values(list[Any]):
-    """What stands for a container: its id, and its values."""
+class _Known:
+    """What stands for a value; what may be large is not held."""
+
+    def __init__(self, value: Any) -> None:
+        self._place = id(value) if _is_plain_container(value) else None
+        self._content = _content(value, _DEPTH)
+
+    def is_same(self, before: _Known) -> bool:
+        """Whether the value is the same, or a container that may have been written into."""
+        is_one = self._place is not None and self._place == before._place
+        return is_one or bool(self._content == before._content)
 
 
-def _is_written_into(now: Any, before: Any) -> bool:
-    return isinstance(now, _Values) and isinstance(before, _Values) and now[0] == before[0]
+class _Reference:
+    """A weak reference that equals others to the same object, if that is there."""
+
+    def __init__(self, value: Any) -> None:
+        self._get = weakref.ref(value)
+        self._id = id(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reference) and self._get() is other._get() is not None
+
+    def __hash__(self) -> int:
+        return self._id
 
 
-def _is_same(now: Any, before: Any) -> bool:
-    if isinstance(now, weakref.ref) and isinstance(before, weakref.ref):
-        return now() is before() is not None
-    if isinstance(now, _Values) and isinstance(before, _Values):
-        return now[1:] == before[1:]
-    return type(now) is type(before) and bool(now == before)
-
-
-def _known(value: Any) -> Any:
-    """Return what is equal as long as a value is the same; what may be large is not held."""
+def _content(value: Any, depth: int) -> Any:
     kind = type(value)
     if isinstance(value, (str, bytes)) and len(value) > _LONG:
         return kind, len(value), hash(value)
     if isinstance(value, PLAIN):
-        return kind, value if value == value else repr(value)  # (nan is not equal to itself)
+        plain: Any = next(base for base in PLAIN if isinstance(value, base))
+        return kind, plain.__repr__(value)
     if isinstance(value, (range, slice, np.generic, torch.dtype, torch.device)):
         return kind, repr(value)
     if package_of(kind) == "pathlib":
@@ -126,15 +148,13 @@ def _known(value: Any) -> Any:
         return kind, str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, torch.Tensor) and value.numel() <= _MOST_VALUES and value.device.type == "cpu":
         return kind, str(value.dtype), repr(value.tolist())
-    if _is_plain_container(value) and len(value) <= _MOST_VALUES:
-        parts = list(value.items()) if isinstance(value, dict) else list(value)
-        return _Values([id(value), kind, *map(_known, parts)])
-    if _is_plain_container(value):
-        return _Values([id(value), kind, len(value), id(value)])
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return kind, id(value)
+    if _is_plain_container(value) and len(value) <= _MOST_VALUES and depth:
+        parts = (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value)
+        contents = tuple(_content(part, depth - 1) for part in parts)
+        return kind, frozenset(contents) if isinstance(value, (set, frozenset)) else contents
+    with suppress(TypeError):
+        return _Reference(value)
+    return kind, id(value)
 
 
 def _is_plain_container(value: Any) -> bool:
@@ -144,37 +164,69 @@ def _is_plain_container(value: Any) -> bool:
 
 def _attributes(dataset: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield the attributes that count: their owners, names and values."""
-    seen: set[int] = set()
     read: frozenset[str] = frozenset()
+    while True:  # until the code of all that is found has been looked through
+        owners = list(_owners(dataset, read))
+        more = read.union(*(_read_by(owner, own, read) for owner, own in owners))
+        if len(more) == len(read):
+            break
+        read = more
+    sets = [_names(owner, read)[1] for owner, _ in owners]
+    for (owner, own), by_itself in zip(owners, sets, strict=True):
+        # What the dataset holds is set by its code too, and what has no code by that of all others.
+        by_others = sets if type(owner).__name__ in _NAMESPACES else sets[:1]
+        for name in own.keys() & read - by_itself.union(*by_others):
+            inner = own[name]
+            if not isinstance(inner, generators()) and package_of(type(inner)) not in _NO_SETTINGS:
+                yield owner, name, inner
+
+
+def _read_by(owner: Any, own: dict[str, Any], read: frozenset[str]) -> frozenset[str]:
+    """Return the names that code of an object reads, and functions that it holds."""
+    held = (own[name] for name in read & own.keys())
+    functions = (part for part in held if isinstance(part, (FunctionType, MethodType)))
+    return _names(owner, read)[0].union(*(names_used(function.__code__) for function in functions))
+
+
+def _names(owner: Any, entries: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+    kind: Any = type(owner)
+    try:
+        return _names_of(kind, entries)
+    except TypeError:  # classes need not be hashable
+        return frozenset(), frozenset()
+
+
+def _owners(dataset: Any, read: frozenset[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the user's objects in a dataset that code reads, and their attributes."""
+    seen: set[int] = set()
     left: deque[Any] = deque([dataset])
     while left and len(seen) < _MOST_OBJECTS:
         value = left.popleft()
-        if not tells_class(value) or isinstance(value, PLAIN) or id(value) in seen:
+        if not tells_class(value) or isinstance(value, (*PLAIN, type, FunctionType)) or id(value) in seen:
             continue
         seen.add(id(value))
         kind: Any = type(value)
         if _is_plain_container(value):
             left += islice(value.values() if isinstance(value, dict) else value, _MOST_OBJECTS)
-        elif is_installed(module_of(kind)) and kind.__name__ not in ("Namespace", "SimpleNamespace"):
+        elif is_installed(module_of(kind)) and kind.__name__ not in _NAMESPACES:
             left += _parts_of(value)
-        elif isinstance(own := optional(value, "__dict__"), dict) and not isinstance(value, (type, FunctionType)):
-            reads, sets = _names_of(kind, read)
-            read |= reads
-            for name, inner in list(own.items()):
-                is_setting = not isinstance(inner, generators()) and package_of(type(inner)) not in _NO_SETTINGS
-                if name in read and name not in sets and is_setting:
-                    yield value, name, inner
-                    left.append(inner)
+        else:
+            held = optional(value, "__dict__")
+            own = {key: part for key, part in held.items() if isinstance(key, str)} if type(held) is dict else {}
+            slots = (slot for base in kind.__mro__ for slot in slots_of(base))
+            own |= {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
+            yield value, own
+            left += (own[name] for name in own if name in read)
 
 
 def _parts_of(value: Any) -> list[Any]:
     """Return what is the user's in an object of a library: datasets that are joined, composed transforms."""
-    if isinstance(value, ConcatDataset):
-        return [optional(part, "dataset") or part for part in value.datasets]
+    if isinstance(value, Subset):
+        return [value.dataset]
     if isinstance(value, torch.nn.Module):
         return list(value.children())
-    parts = optional(value, "transforms")
-    return list(parts) if type(parts) in (list, tuple) else []
+    parts = optional(value, "datasets" if isinstance(value, (ConcatDataset, StackDataset)) else "transforms")
+    return list(parts.values() if type(parts) is dict else parts) if type(parts) in (dict, list, tuple) else []
 
 
 @functools.lru_cache(maxsize=256)
@@ -187,10 +239,8 @@ def _names_of(kind: Any, entries: frozenset[str]) -> tuple[frozenset[str], froze
     """
     reads: set[str] = set()
     sets: set[str] = set()
-    left: list[Any] = [
-        vars(base)[name] for base in kind.__mro__ for name in {*_ENTRIES, *entries} & vars(base).keys()
-    ]
     followed: set[str] = {*_ENTRIES, *entries}
+    left: list[Any] = [vars(base)[name] for base in kind.__mro__ for name in followed & vars(base).keys()]
     seen: set[CodeType] = set()
     while left:
         function = left.pop()
@@ -200,10 +250,11 @@ def _names_of(kind: Any, entries: frozenset[str]) -> tuple[frozenset[str], froze
             continue
         seen.add(function.__code__)
         names = names_used(function.__code__)
-        reads |= names
+        reads |= names | (strings_in(function.__code__) if "getattr" in names else set())
         sets |= _set_by(function.__code__)
         left += (optional(cell, "cell_contents") for cell in function.__closure__ or ())
-        own = (function.__globals__[name] for name in names & function.__globals__.keys())
+        spaces = [function.__globals__, *map(vars, modules_used(function))]
+        own = (space[name] for space in spaces for name in names & space.keys())
         left += (each for each in own if isinstance(each, FunctionType) and not is_installed(module_of(each)))
         new = names - followed
         followed |= new

@@ -316,17 +316,18 @@ class Opened:
         warn_of_randomness(spec.dataset)
         self.cache, self.changes = cache, BetweenEpochs(root_of(spec.dataset))
 
-    def drop_outdated(self, *, has_copies: bool) -> None:
+    def drop_outdated(self, *, has_copies: bool, is_read: bool) -> None:
         """Drop what the cache keeps if the script has set something in the dataset since its last epoch.
 
         Args:
             has_copies: whether workers are there that go on with copies of the dataset, as it was.
+            is_read: whether there are epochs that go on to use the cache.
         """
         if self.cache is None or self.changes is None or has_copies:
             return
         name = self.changes.changed()
         if name is not None:
-            self.cache = self.cache if self.cache.forget() else None
+            self.cache = self.cache if self.cache.forget() and not is_read else None
             warn_user(_CHANGED.format(name))
 
     def shared(self) -> Opened:
