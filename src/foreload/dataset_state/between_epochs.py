@@ -30,9 +30,11 @@ from foreload.dataset_state.walk import (
 
 __all__ = ["BetweenEpochs"]
 
-# The most objects and attributes that are looked at, the most values of a container that are compared, and the most
-# containers within each other that are looked into.
-_MOST_OBJECTS, _MOST_ATTRIBUTES, _MOST_VALUES, _DEPTH = 64, 256, 64, 4
+# The most objects and attributes that are looked at.
+_MOST_OBJECTS, _MOST_ATTRIBUTES = 64, 256
+
+# The most values of a container that are compared, and of those within it, by how deep they may be.
+_MOST_VALUES, _MOST_WITHIN = 64, {4: 64, 3: 16, 2: 8, 1: 8}
 
 # The length from which texts are not held.
 _LONG = 1_000
@@ -111,7 +113,7 @@ class _Known:
 
     def __init__(self, value: Any) -> None:
         self._place = id(value) if _is_plain_container(value) else None
-        self._content = _content(value, _DEPTH)
+        self._content = _content(value, max(_MOST_WITHIN))
 
     def is_same(self, before: _Known) -> bool:
         """Whether the value is the same, or a container that may have been written into."""
@@ -148,7 +150,7 @@ def _content(value: Any, depth: int) -> Any:
         return kind, str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, torch.Tensor) and value.numel() <= _MOST_VALUES and value.device.type == "cpu":
         return kind, str(value.dtype), repr(value.tolist())
-    if _is_plain_container(value) and len(value) <= _MOST_VALUES and depth:
+    if _is_plain_container(value) and len(value) <= _MOST_WITHIN.get(depth, 0):
         parts = (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value)
         contents = tuple(_content(part, depth - 1) for part in parts)
         return kind, frozenset(contents) if isinstance(value, (set, frozenset)) else contents
