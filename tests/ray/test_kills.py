@@ -48,9 +48,10 @@ def kill(epoch: Any, numbers: Any) -> int:
     ids=["alone", "cached"],
 )
 def test_actors_are_killed_again_and_again(kills: int, options: Any) -> None:
-    expected = plain(fl.DataLoader(Drawn(160), num_workers=0, **ALWAYS))
+    expected = plain(fl.DataLoader(Drawn(320), num_workers=0, **ALWAYS))
+    # (So many that enough are there to be killed on a busy machine too, where others take long to start.)
     draws, killed = random.Random(1), 0
-    with fl.DataLoader(Drawn(160), num_workers=2, workers="ray", max_restarts=40, **ALWAYS, **options) as loader:
+    with fl.DataLoader(Drawn(320), num_workers=2, workers="ray", max_restarts=40, **ALWAYS, **options) as loader:
         got = []
         epoch = iter(loader)
         for batch in epoch:
