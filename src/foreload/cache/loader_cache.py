@@ -126,12 +126,6 @@ class LoaderCache:
             self.store.native.clear()
         self._is_native = natively
 
-    def forget(self) -> bool:
-        """Drop all samples; False if another cache has to be made, since there are others who know them."""
-        is_alone = (self._shared is None or present_rank()[1] == 1) and self.store.spill is None
-        (self.store.native.clear if is_alone else self.store.leave_spill)()
-        return is_alone
-
     def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
         """Plan the epoch whose order is about to be drawn.
 

@@ -316,18 +316,19 @@ class Opened:
         warn_of_randomness(spec.dataset)
         self.cache, self.changes = cache, BetweenEpochs(root_of(spec.dataset))
 
-    def drop_outdated(self, *, has_copies: bool, is_read: bool) -> None:
-        """Drop what the cache keeps if the script has set something in the dataset since its last epoch.
+    def drop_outdated(self, *, has_copies: bool) -> None:
+        """Drop the cache if the script has set something in the dataset since its last epoch.
 
         Args:
             has_copies: whether workers are there that go on with copies of the dataset, as it was.
-            is_read: whether there are epochs that go on to use the cache.
         """
         if self.cache is None or self.changes is None or has_copies:
             return
         name = self.changes.changed()
         if name is not None:
-            self.cache = self.cache if self.cache.forget() and not is_read else None
+            # Not emptied: workers of an epoch that was left may still be about to keep a sample.
+            self.cache.store.leave_spill()
+            self.cache = None
             warn_user(_CHANGED.format(name))
 
     def shared(self) -> Opened:

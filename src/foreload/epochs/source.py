@@ -207,8 +207,7 @@ class EpochSource(LoaderOrder[T_co]):
         return iter(make(self._view, collate_fn=self.collate_fn, **how))
 
     def _open_cache(self) -> LoaderCache | None:
-        is_read = bool(self._running)  # by an epoch that may go on, and keep samples
-        self._open.drop_outdated(has_copies=self.by_processes and self._crew.has_pool, is_read=is_read)
+        self._open.drop_outdated(has_copies=self.by_processes and self._crew.has_pool)
         if self.cache is not None and self._open.cache is None:
             spec = self._cache_spec()
             self._open.keep(self._crew.new_cache(self.workers, spec, self.cache), spec)

@@ -53,10 +53,6 @@ class NodeCaches(LoaderCache):
         self._job: str | None = None
         self._keepers: dict[str, Any] = {}  # of this job, by node: the actor
 
-    def forget(self) -> bool:
-        """Return False: the nodes' caches have to be made anew."""
-        return False
-
     def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
         """Do nothing: there is no plan."""
 
