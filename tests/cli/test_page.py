@@ -254,8 +254,30 @@ def test_a_loader_that_has_ended_shows_its_pauses_as_gaps(browser: Any, address:
         page.locator("#gaps").wait_for()
         # A line for each epoch, and none between them; then the area below them.
         sync_api.expect(page.locator("#throughput .scatterlayer .trace")).to_have_count(3)
-        assert page.locator("#throughput .scatterlayer .trace").nth(1).locator(".js-line").count() >= 3
-        assert page.locator("#throughput .shapelayer path").count() >= 2
+        lines = page.locator("#throughput .scatterlayer .trace").nth(1).locator(".js-line")
+        lines.nth(2).wait_for(state="attached")
+        page.locator("#throughput .shapelayer path").nth(1).wait_for(state="attached")
+
+
+def test_no_plot_of_another_loader_is_left_below_the_name_of_the_chosen_one(
+    browser: Any, address: str, training: None, ended: None
+) -> None:
+    """Also while each plot takes two seconds to draw, and none is drawn yet."""
+    with opened(browser, address, 1280, "light", before=SLOW_PLOTS) as page:
+        page.locator("#busy .main-svg").first.wait_for(state="attached")
+        page.locator("#hold").click()
+        sync_api.expect(page.locator("#hold")).to_have_attribute("aria-pressed", "true")
+        drawn = page.evaluate(
+            """() => new Promise(resolve => {
+                const name = document.querySelector("#name");
+                new MutationObserver(() => resolve([
+                    name.textContent, document.querySelectorAll("#loader .plot:not(#compare *) .main-svg").length
+                ])).observe(name, { childList: true, characterData: true, subtree: true });
+                [...document.querySelectorAll("#loaders a")].find(link => link.textContent.includes("val")).click();
+            })"""
+        )
+        assert drawn == ["<u>val</u>", 0]
+        sync_api.expect(page.locator("#hold")).to_have_attribute("aria-pressed", "false")
 
 
 def test_runs_are_drawn_over_each_other(browser: Any, address: str, ended: None) -> None:

@@ -1,7 +1,7 @@
 // One loader: its verdict, figures, curves, stages, failures and settings.
 
 import { showAdvice } from "./advice.js";
-import { areas, curve, gaps, memory, timeline } from "./plots.js";
+import { areas, clear, curve, gaps, memory, timeline } from "./plots.js";
 import { $, about, build, bytes, clockTime, count, element, quantity, percent, setText, seconds, text } from "./words.js";
 
 const MEANING = {
@@ -16,9 +16,16 @@ const MEANING = {
   device: "copying to the GPU",
 };
 
+let drawn = null; // the id of the loader in the plots
 let held = false;
 
 export function showLoader(loader, points, name, now) {
+  // The plots take turns, and until then they would be another loader's below this one's name.
+  if (drawn !== loader.id) {
+    clear("throughput", "waiting", "hits", "memory", "busy", "timeline");
+    hold(false);
+  }
+  drawn = loader.id;
   const stats = loader.stats ?? {};
   const { pid, rank, script } = loader;
   setText("name", name);
@@ -139,10 +146,11 @@ function showSpans(spans) {
   if (some) setText("spans-length", `the latest ${text(seconds(timeline("timeline", spans)))}`);
 }
 
-$("hold").onclick = () => {
-  held = !held;
+function hold(whether) {
+  held = whether;
   $("hold").setAttribute("aria-pressed", held);
-};
+}
+$("hold").onclick = () => hold(!held);
 
 function stageTable(stages) {
   const busy = Object.entries(stages).filter(([, stage]) => stage.count > 0);

@@ -44,6 +44,10 @@ function drawNow(node, height, traces, layout, label) {
   node.setAttribute("aria-label", label);
 }
 
+export function clear(...ids) {
+  for (const node of ids.map($)) if (node.classList.contains("js-plotly-plot")) Plotly.purge(node);
+}
+
 // Over time. values: a number or null for each point.
 
 const clock = (time) => new Date((time - 60 * new Date().getTimezoneOffset()) * 1000).toISOString().slice(0, -1);
