@@ -281,7 +281,8 @@ class DataLoader(AdaptableLoader[T_co]):
         self._check_left_to_torch()  # whose attributes may have been set since
         if self._is_left_to_torch:
             return super().__iter__()
-        self._moving = self._place = None
+        if self._moving is not None:
+            self._moving = self._place = None
         self._warn_of_ranks()
         # Before workers page-lock memory: CUDA does that on the device in use, which else would become the first.
         stream = None if self.device is None else side_stream(self.device)

@@ -273,7 +273,8 @@ def test_no_plot_of_another_loader_is_left_below_the_name_of_the_chosen_one(
                 new MutationObserver(() => resolve([
                     name.textContent, document.querySelectorAll("#loader .plot:not(#compare *) .main-svg").length
                 ])).observe(name, { childList: true, characterData: true, subtree: true });
-                [...document.querySelectorAll("#loaders a")].find(link => link.textContent.includes("val")).click();
+                const links = [...document.querySelectorAll("#loaders a")];
+                links.find(link => link.textContent.includes("val")).click();
             })"""
         )
         assert drawn == ["<u>val</u>", 0]

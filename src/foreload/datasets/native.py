@@ -11,10 +11,11 @@ from foreload._torch import wrapper_kind
 from foreload.batch.assembly import SubsetAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.unfinished import UnfinishedBatches
-from foreload.checks import definition_depth
 from foreload.protocol import Assembly, BatchMemory, NativeBatches
 
 __all__ = ["finishes_on_device", "native_assembly"]
+
+_MAKE_SAMPLES = frozenset({"__getitem__", "prepare_sample", "finish_sample"})
 
 
 def finishes_on_device(dataset: Any) -> bool:
@@ -42,6 +43,9 @@ def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers
 
 def _makes_batches(dataset: Any) -> bool:
     """Whether a dataset has native batches, and no subclass of the class that defines them makes the samples."""
-    names = ("__getitem__", "prepare_sample", "finish_sample")
-    samples = min(definition_depth(dataset, name) for name in names)
-    return isinstance(dataset, NativeBatches) and definition_depth(dataset, "batch_assembly") <= samples
+    for kind in type(dataset).__mro__:
+        if "batch_assembly" in kind.__dict__:
+            return isinstance(dataset, NativeBatches)
+        if not kind.__dict__.keys().isdisjoint(_MAKE_SAMPLES):
+            return False
+    return False

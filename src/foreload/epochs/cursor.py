@@ -129,6 +129,7 @@ class Cursor:
         # The number that a MosaicML ``StreamingDataset`` gives this epoch, if it begins it.
         self.stream_epoch = spec.dataset.next_epoch if is_streaming(spec.dataset) else 0
         self._spec = spec
+        self._is_stream = is_stream = spec.is_stream
         self._sampler_epoch = spec.sampler_epoch
         start = AFTER_LEFT if spec.left else BEGINNING
         has_begun = state is not None and state["begun"] and not state["finished"]
@@ -155,12 +156,12 @@ class Cursor:
             spec.sampler,
             generator=spec.generator,
             router=router,
-            start=BEGINNING if spec.is_stream else start,
-            skip=None if spec.is_stream else skip,
+            start=BEGINNING if is_stream else start,
+            skip=None if is_stream else skip,
             number=epoch,
             lookahead=spec.lookahead,
         )
-        size = 1 if spec.is_stream else self.order.size
+        size = 1 if is_stream else self.order.size
         # (With a batch sampler of the user's, positions are batches.)
         total = None if spec.batch_size is None and spec.batched else spec.positions
         self._positions_each = size * self.order.each
@@ -168,7 +169,7 @@ class Cursor:
         self.order.follow(lambda: own.first)
         self.mark_delivered: Callable[[int], None] = self._given.add
         self.is_seeded = spec.seed is not None
-        self.leaves_out = self._left_out_steps(start) if spec.is_stream and skip is not None else None
+        self.leaves_out = self._left_out_steps(start) if is_stream and skip is not None else None
         self.base_seed = self._seed(state, has_begun=has_begun)
         if spec.asks_twice and self._draws_seed and not has_begun:
             self.order.ask_again()
@@ -199,7 +200,7 @@ class Cursor:
     @property
     def length(self) -> int | None:
         """The number of the epoch's batches; None if only code of the user's knows it."""
-        is_known = not self._spec.is_stream and type(self.order.item_sampler) in KNOWN_SAMPLERS
+        is_known = not self._is_stream and type(self.order.item_sampler) in KNOWN_SAMPLERS
         return len(self.order) if is_known else None
 
     @property
@@ -237,7 +238,7 @@ class Cursor:
             "given": [list(span) for span in self._given.ranges()],
             # Else the loop's generators have not moved on for the order.
             "order_drawn": self.order.is_resumed or self.order.num_drawn > 0,
-            "drawn": None if self._spec.is_stream else self.order.drawn_from(self._given.first),
+            "drawn": None if self._is_stream else self.order.drawn_from(self._given.first),
             "draws_seed": self._draws_seed,
             "base_seed": self.base_seed,
             "key": list(self.key),

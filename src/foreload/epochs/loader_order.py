@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
@@ -35,7 +35,8 @@ class Unlisted(Generic[T]):
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         """Return the value; None before it is set."""
-        return cast(T, None if instance is None else vars(instance).get(self._name))
+        value: Any = None if instance is None else vars(instance).get(self._name)
+        return value  # type: ignore[no-any-return]
 
     def __set__(self, instance: Any, value: T) -> None:
         vars(instance)[self._name] = value

@@ -78,8 +78,9 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
     assembly = native_assembly(batches, spec.dataset, cursor.key, buffers)
     _announce(batches, natively=assembly is not None)
     # No code of the user's could tell the calling thread from a worker; but only a worker's batch can be late.
-    alone = assembly is not None and workers.workers == "auto" and workers.is_tuned and spec.timeout is None
-    is_inline = (count == 0 and not (alone and crew.is_alone)) or has_state(spec.dataset) or are_over()
+    may_be_alone = assembly is not None and workers.workers == "auto" and spec.timeout is None
+    is_alone = count == 0 and may_be_alone and crew.is_alone and workers.is_tuned
+    is_inline = (count == 0 and not is_alone) or has_state(spec.dataset) or are_over()
     if assembly is None and is_inline:
         assembly = row_assembly(spec.dataset, batches, buffers)
     if assembly is None:
@@ -87,7 +88,7 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
     if is_inline:
         return _gather_or_inline(spec, assembly)
     threads, owner = crew.thread_pool(workers, cursor.base_seed)
-    depth = crew.tune(workers, assembly, alone=alone)
+    depth = crew.tune(workers, assembly, alone=may_be_alone and workers.is_tuned)
     if crew.tuner is None:
         return ThreadEpoch(spec, assembly, threads, depth=depth, owner=owner)
     return TunedEpoch(crew, crew.tuner, spec, assembly, threads, depth=depth, owner=owner)

@@ -23,7 +23,9 @@ def watch_progress(watch: Watch, loader: Any, cursor: Cursor, before: Cursor | N
         before: the position in the epoch before it, if there was one.
     """
     # Now, and in this thread: the sampler's length may be what the user's dataset says.
-    length = cursor.length if cursor.length is not None else _stream_length(loader)
+    length = cursor.length
+    if length is None:
+        length = _stream_length(loader)
     expected = None if before is None or not before.finished else before.num_over
     # The loader, or the epoch while it is open, has the cursor. It has the dataset, which goes with the loader.
     place = weakref.ref(cursor)

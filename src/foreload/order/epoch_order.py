@@ -10,7 +10,7 @@ import torch
 from foreload._torch import item_sampler
 from foreload.checks import Indices
 from foreload.order.ahead import Lookahead
-from foreload.order.batches import ArrayBatches, ArraySamples, batches
+from foreload.order.batches import ArrayBatches, batches
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.ranks import Router
 from foreload.order.resume import AFTER_LEFT, BEGINNING, Ranges, Start
@@ -39,6 +39,7 @@ class EpochOrder(Iterator[Any]):
         epoch: the sampler's epoch when this order was made; None if it has none.
         size: positions of the order per batch.
         each: positions of the order of all ranks per position of this rank's.
+        is_array: whether batches of indices are arrays drawn by foreload, not by code of the user's.
         num_drawn: the batches drawn so far.
         skip: as given.
         present_skip: what is left out of this epoch.
@@ -75,6 +76,7 @@ class EpochOrder(Iterator[Any]):
         self._draw = self._batches.draw
         self.size: int = self._batches.size
         self.each: int = getattr(self._batches, "each", 1)
+        self.is_array = type(self._batches) is ArrayBatches
         self._plan: Callable[[EpochOrder], None] | None = None
         self._delivered: Callable[[], int] = int
         is_known = type(self.item_sampler) in KNOWN_SAMPLERS and draws_at_once(self.item_sampler)
@@ -146,11 +148,6 @@ class EpochOrder(Iterator[Any]):
     def drawn_from(self, first: int) -> Any:
         """Return what the order after the first ``first`` batches can be drawn from again."""
         return self._batches.state(first)
-
-    @property
-    def is_array(self) -> bool:
-        """Whether batches of indices are arrays drawn by foreload, not by code of the user's."""
-        return isinstance(self._batches, ArrayBatches) and not isinstance(self._batches, ArraySamples)
 
     @property
     def ready(self) -> int:

@@ -181,7 +181,7 @@ class Crew:
         kind = self.kind(spec.workers, spec.count)
         # The calling thread loads what threads may not share, or has been found the fastest within an epoch.
         is_fixed = kind == "threads" and spec.count == 0 and spec.workers == "auto"
-        if spec.is_tuned and not spec.persistent and not is_fixed:
+        if not (is_fixed or spec.persistent) and spec.is_tuned:
             from foreload.tune.between_epochs import Retuner
             from foreload.tune.interval import Observed
 
