@@ -127,9 +127,11 @@ def test_what_the_user_chose_is_left_alone(options: dict[str, Any]) -> None:
 
 def test_an_explicit_prefetch_factor_holds_for_whatever_number_of_threads() -> None:
     loader = tuned(prefetch_factor=3)
-    for _ in loader:
-        pass
-    assert loader.num_workers > 2 or loader.crew.tuner.trials.done
+    for _ in range(10):  # a busy machine takes longer to see that something may help
+        for _ in loader:
+            pass
+        if loader.crew.tuner.trials.done:
+            break
     assert {trial.tried.depth / trial.tried.threads for trial in loader.crew.tuner.trials.done} == {3.0}
 
 
@@ -137,7 +139,7 @@ def test_the_memory_budget_holds_whatever_is_tuned() -> None:
     side = 1 << 16  # 256 KiB a row, 1 MiB a batch
     loader = tuned(dataset=Sleeping(1200, 0.004, side=side), memory="20MiB")
     depths: list[int] = []
-    for _ in range(5):  # on a busy machine it takes longer to see that more threads are faster
+    for _ in range(12):  # on a busy machine it takes longer to see that more threads are faster
         depths += [loader.recorder.last.depth for _ in loader]
         if loader.num_workers > 2:
             break
