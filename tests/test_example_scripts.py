@@ -161,7 +161,7 @@ def test_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = notebook.cells[1]
     assert "IMAGES = 400" in small.source
     small.source = small.source.replace("IMAGES = 400", "IMAGES = 60")
-    nbclient.NotebookClient(notebook, timeout=150, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert any("text/html" in output.get("data", {}) for output in outputs)  # the report

@@ -129,7 +129,7 @@ def test_a_child_of_a_worker_keeps_its_batch(tmp_path: pathlib.Path) -> None:
     for batch in loader:
         del batch
     verdict = tmp_path / "verdict"
-    for _ in range(200):
+    for _ in range(6000):
         if verdict.exists() and verdict.read_text():
             break
         threading.Event().wait(0.05)

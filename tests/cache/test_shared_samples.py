@@ -110,18 +110,18 @@ def test_processes_killed_at_any_moment_do_no_harm(rule: str) -> None:
         for worker in workers:
             worker.start()
         time.sleep(0.01 + 0.03 * random.random())
-        within(20, lambda seed=seed: stress(store, 1000 + seed, 200) or True)
+        within(300, lambda seed=seed: stress(store, 1000 + seed, 200) or True)
         for worker in workers:
             assert worker.is_alive(), f"it found a wrong sample, exit code {worker.exitcode}"
             os.kill(worker.pid, signal.SIGKILL)
         # Some are not yet waited for.
-        within(20, lambda seed=seed: stress(store, 2000 + seed, 200) or True)
+        within(300, lambda seed=seed: stress(store, 2000 + seed, 200) or True)
         for worker in workers:
             worker.join(300)
     counts = store.native.counts()
     assert counts["used"] <= counts["peak"] <= counts["room"] <= 300_000
     for index in range(samples):
-        assert (within(20, lambda index=index: store.load(index, varied)) == index).all()
+        assert (within(300, lambda index=index: store.load(index, varied)) == index).all()
 
 
 def test_a_fork_after_use_shares_and_a_parent_that_ends_first_is_no_harm() -> None:
@@ -148,7 +148,7 @@ def test_a_fork_after_use_shares_and_a_parent_that_ends_first_is_no_harm() -> No
     """
     parent = Program("-c", textwrap.dedent(program), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     # Not until the pipes are closed by the last that has them open.
-    assert parent.communicate(timeout=100) == ("fine", "")
+    assert parent.communicate(timeout=300) == ("fine", "")
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
@@ -202,9 +202,9 @@ def test_a_reader_killed_in_the_middle_of_a_copy_holds_nothing() -> None:
         keep_only(store, 1, 2)
         # Not without the memory of sample 0, which the process was reading.
         for index in (1, 2):
-            assert within(20, lambda index=index: store.load(index, large))[5] == index
+            assert within(300, lambda index=index: store.load(index, large))[5] == index
         assert store.residents().tolist() == [False, True, True]
         worker.join(300)
         keep_only(store, 0)
-        assert within(20, lambda: store.load(0, large))[5] == 0
+        assert within(300, lambda: store.load(0, large))[5] == 0
         assert store.residents().tolist() == [True, False, False]

@@ -24,7 +24,7 @@ HERE = Path(__file__).parents[2] / "examples" / "profiling"
 def run(script: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
     if script.endswith(".py"):
         return python(HERE / script, *arguments)
-    return subprocess.run([HERE / script, *map(str, arguments)], capture_output=True, text=True, timeout=170)
+    return subprocess.run([HERE / script, *map(str, arguments)], capture_output=True, text=True, timeout=300)
 
 
 def run_here(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:

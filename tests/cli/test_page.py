@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from tests.cli.browsed import (
+    LISTEN,
+    LONG_PATIENCE,
+    NO_CLIPBOARD,
+    PATIENCE,
+    PAUSING,
+    REFUSED,
+    SLOW_PLOTS,
+    TRAINING,
+    answer_of,
+    check_contrast,
+    number,
+    opened,
+    sync_api,
+)
 from tests.cli.served import SERVE
 from tests.programs import started
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
 for needed in ("starlette", "uvicorn", "plotly"):
     pytest.importorskip(needed)
 
@@ -26,46 +38,6 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
     pytest.mark.timeout(1200),  # of all that a test waits for
 ]
-
-PATIENCE = 120_000  # milliseconds
-LONG_PATIENCE = 600_000  # for a dozen processes that start beside other tests
-
-TRAINING = """
-import time
-import foreload as fl
-
-class Samples:
-    def __len__(self):
-        return 640
-    def __getitem__(self, index):
-        if index % 100 == 7:
-            raise ValueError(f"<b>this</b> sample {index} is broken")
-        time.sleep(0.002)
-        return float(index)
-
-loader = fl.DataLoader(Samples(), batch_size=32, num_workers=0, on_error="skip", max_errors=10**6, cache="1KiB")
-loader.publish(name="<i>train</i>")
-print("ready", flush=True)
-while True:
-    for batch in loader:
-        time.sleep(0.01)
-"""
-
-# Epochs with pauses between them; it ends as soon as somebody says so.
-PAUSING = """
-import sys, time
-import foreload as fl
-from foreload.export import publisher
-publisher._RECORD_SECONDS, publisher._RECORD_SHARE = 0.5, 1.0
-publisher._Publisher._longest = 30.0
-loader = fl.DataLoader(list(range(640)), batch_size=32, num_workers=0).publish(name="<u>val</u>")
-for _ in range(3):
-    for batch in loader:
-        time.sleep(0.15)
-    time.sleep(3)
-print("ready", flush=True)
-sys.stdin.readline()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -99,89 +71,10 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@contextmanager
-def opened(browser: Any, address: str, width: int, scheme: str, before: str = "") -> Iterator[Any]:
-    """The page, which may neither complain nor ask anybody else for anything."""
-    context = browser.new_context(viewport={"width": width, "height": 3000}, color_scheme=scheme)
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE)
-    page.add_init_script(before)
-    trouble: list[str] = []
-    page.on(
-        "console", lambda message: trouble.append(message.text) if message.type in ("error", "warning") else None
-    )
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on(
-        "request",
-        lambda request: (
-            trouble.append(request.url)
-            if not request.url.startswith((address.partition("?")[0], "data:"))
-            else None
-        ),
-    )
-    try:
-        page.goto(address)
-        yield page
-        assert not trouble
-    except sync_api.TimeoutError as error:
-        error.add_note(f"asked without the browser: {answer_of(address)[:2000]}")
-        raise
-    finally:
-        context.close()
-
-
-def answer_of(address: str) -> str:
-    """What the server says by itself, which tells a fault of its own from one of the browser's."""
-    try:
-        with urllib.request.urlopen(address.replace("?", "state.json?"), timeout=PATIENCE / 1000) as answer:
-            return str(answer.read().decode())
-    except OSError as error:
-        return repr(error)
-
-
-def number(page: Any, name: str) -> float:
-    """One of the figures."""
-    text = page.locator("#figures div", has_text=name).locator("dd").first.inner_text()
-    return float(re.sub(r"[^\d.]", "", text))
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance (WCAG 2.1)."""
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 def test_without_loaders_it_says_how_to_publish_one(browser: Any, address: str) -> None:
     with opened(browser, address, 1280, "light") as page:
         page.get_by_text("No loader to show yet").wait_for()
         assert "publish" in page.locator("#empty").inner_text()
-
-
-def check_contrast(page: Any, scheme: str) -> None:
-    """Everything can be read, on the ground that the scheme has."""
-    for where in (
-        "#sentence",
-        "#evidence li",
-        "#figures .more",
-        "#stages td",
-        "#epoch-end",
-        "#trouble .where",
-    ):
-        # (What the page has replaced by then has no colours.)
-        text_colour, ground = page.evaluate(
-            """where => {
-                const node = document.querySelector(where);
-                const behind = (node) => getComputedStyle(node).backgroundColor;
-                let ground = node;
-                while (behind(ground) === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
-                return [getComputedStyle(node).color, behind(ground)];
-            }""",
-            where,
-        )
-        light, dark = sorted([luminance(text_colour), luminance(ground)], reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, (where, text_colour, ground)
-        assert (luminance(ground) < 0.2) == (scheme == "dark")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
@@ -195,7 +88,8 @@ def test_a_running_loader_is_shown(browser: Any, address: str, training: None, w
         text = average.inner_text()
         sync_api.expect(page.locator("#figures")).not_to_contain_text(text)
         assert before > 0
-        assert number(page, "Throughput") > 0
+        throughput = page.locator("#figures div", has_text="Throughput").locator("dd").first
+        sync_api.expect(throughput).to_contain_text(re.compile("[1-9]"))
         hits = page.locator("#figures div", has_text="Cache hits").locator("dd").first
         sync_api.expect(hits).to_contain_text(re.compile("[1-9]"), timeout=PATIENCE)  # from the second epoch on
         trouble = page.locator("#trouble")
@@ -210,19 +104,6 @@ def test_a_running_loader_is_shown(browser: Any, address: str, training: None, w
         for shown in (scheme, others[scheme]):
             page.emulate_media(color_scheme=shown)
             check_contrast(page, shown)
-
-
-SLOW_PLOTS = """
-new MutationObserver(() => {
-    if (!window.Plotly || Plotly.slow) return;
-    const react = Plotly.react;
-    Plotly.slow = true;
-    Plotly.react = (...what) => {
-        for (const end = performance.now() + 2000; performance.now() < end; );
-        return react(...what);
-    };
-}).observe(document, { childList: true, subtree: true, attributes: true });
-"""
 
 
 def test_a_browser_that_draws_slowly_shows_the_present_figures(browser: Any, address: str, training: None) -> None:
@@ -286,8 +167,9 @@ def test_runs_are_drawn_over_each_other(browser: Any, address: str, ended: None)
         page.locator("#sentence").wait_for()
         page.locator("#compare").scroll_into_view_if_needed()
         boxes = page.locator("#runs-list input")
-        assert boxes.count() == 2
-        assert "ended" in page.locator("#runs-list label", has_text="<u>val</u>").inner_text()
+        sync_api.expect(boxes).to_have_count(2)
+        label = page.locator("#runs-list label", has_text="<u>val</u>")
+        sync_api.expect(label).to_contain_text("ended")
         for plot in ("#compare-throughput", "#compare-waiting"):
             page.locator(plot).evaluate("plot => plot.scrollIntoView()")
             sync_api.expect(page.locator(f"{plot} .scatterlayer .trace")).to_have_count(2)
@@ -306,10 +188,6 @@ def test_runs_are_drawn_over_each_other(browser: Any, address: str, ended: None)
         assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-NO_CLIPBOARD = "Object.defineProperty(navigator, 'clipboard', {value: undefined})"
-REFUSED = "navigator.clipboard.writeText = () => Promise.reject(new DOMException('no', 'NotAllowedError'))"
-
-
 def test_advice_can_be_copied_by_keyboard_with_and_without_the_clipboard(
     browser: Any, address: str, training: None
 ) -> None:
@@ -320,15 +198,23 @@ def test_advice_can_be_copied_by_keyboard_with_and_without_the_clipboard(
                 page.evaluate(f"() => {{ {way} }}")
             button = page.locator("#advice button").first
             button.wait_for()
-            name = button.get_attribute("aria-label")
+            # At once, for the advice changes with the figures.
+            name, text = page.evaluate(
+                """() => {
+                    const item = document.querySelector("#advice li");
+                    return [item.querySelector("button").getAttribute("aria-label"), item.innerText];
+                }"""
+            )
             words = name.removeprefix("Copy ")
-            assert words in page.locator("#advice li").first.inner_text()
+            assert words in text
+            page.evaluate(LISTEN)
             button.focus()
             page.keyboard.press("Enter")
             said = page.locator("#said")
             assert said.get_attribute("role") == "status"  # so that it is read out
-            sync_api.expect(said).to_contain_text("Selected" if way else "Copied")
-            got = "getSelection().toString()" if way else "navigator.clipboard.readText()"
+            word = "Selected" if way else "Copied"
+            page.wait_for_function("word => told.some(([text]) => text.includes(word))", arg=word)
+            got = "told.findLast(([text]) => text)[1]" if way else "navigator.clipboard.readText()"
             copied = page.evaluate(got)
             # (The advice may have changed since, with the figures.)
             assert copied.partition("=")[0] == words.partition("=")[0]
@@ -364,6 +250,7 @@ def test_a_benchmark_is_started_and_its_plots_are_shown(browser: Any, address: s
 def test_a_folder_that_is_not_there_is_said(browser: Any, address: str) -> None:
     context = browser.new_context()
     page = context.new_page()
+    page.set_default_timeout(PATIENCE)
     page.goto(address)
     page.get_by_text("My images").click()
     page.locator("[name=folder]").fill("/no/such/folder")

@@ -162,7 +162,7 @@ def test_the_script_is_stopped_and_nsys_ends_by_itself(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
     script = tmp_path / "script.py"
     script.write_text(ENDLESS)
-    found = profile(script, nsys=tmp_path / "out.nsys-rep", duration=3)
+    found = profile(script, nsys=tmp_path / "out.nsys-rep", duration=10)
     assert found.stopped
     assert (tmp_path / "report").read_text() == "written\n"
     assert [loader.where for loader in found.loaders] == ["script.py:7"]

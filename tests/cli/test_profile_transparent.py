@@ -73,10 +73,10 @@ def _interrupted(process: Program, number: signal.Signals) -> tuple[str, str]:
     for _ in range(6):
         process.send_signal(number)
         try:
-            return process.communicate(timeout=20)
+            return process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             continue
-    return process.communicate(timeout=20)
+    return process.communicate(timeout=300)
 
 
 @pytest.mark.slow

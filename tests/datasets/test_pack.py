@@ -123,7 +123,7 @@ KILLED = "import sys; from foreload import pack; pack(sys.argv[1], sys.argv[2], 
 @pytest.mark.slow
 def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     source, target, fresh = tmp_path / "source", tmp_path / "target", tmp_path / "fresh"
-    fill(source, 500)
+    fill(source, 2000)  # so many that it is still at them when it is killed
     process = Program("-c", KILLED, source, target)
     while not (target / "shard-000003.tar").exists():
         assert process.poll() is None
@@ -141,19 +141,23 @@ def test_it_goes_on_after_a_kill(tmp_path: Path) -> None:
     pack(source, fresh, shard_bytes=4000)
     assert members(target) == members(fresh)
     assert (target / MANIFEST).read_bytes() == (fresh / MANIFEST).read_bytes()
-    assert len(fl.TarDataset(target)) == 500
+    assert len(fl.TarDataset(target)) == 2000
 
 
 @pytest.mark.slow
 def test_nobody_else_packs_into_the_folder_meanwhile(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
-    fill(source, 500)
+    fill(source, 2000)  # so many that it is still at them when it is stopped
     process = Program("-c", KILLED, source, target)
     while not (target / "shard-000001.tar").exists():
         assert process.poll() is None
         time.sleep(0.001)
-    with pytest.raises(BlockingIOError, match="another `foreload pack` is writing to this folder") as caught:
-        pack(source, target, shard_bytes=4000)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(BlockingIOError, match="another `foreload pack` is writing to this folder") as caught:
+            pack(source, target, shard_bytes=4000)
+    finally:
+        process.send_signal(signal.SIGCONT)
     assert caught.value.filename == str(target)
     assert process.wait() == 0
     assert pack(source, target, shard_bytes=4000).resumed == len(list(target.glob("*.tar")))

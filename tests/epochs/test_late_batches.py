@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset
 
 import foreload as fl
+from tests.late import next_however_late
 
 # Of all kinds, by what makes them; torch's promise is the same.
 KINDS: dict[str, Any] = {
@@ -89,15 +90,16 @@ def test_a_late_batch_is_not_lost_from_a_state(kind: str, persistent: bool, tmp_
     options: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "timeout": 1, "persistent_workers": persistent}
     loader = KINDS[kind](Held(path), **options)
     iterator = iter(loader)
-    first = next(iterator).tolist()
+    first = next_however_late(iterator).tolist()
     with pytest.raises(RuntimeError, match="timed out"):
         next(iterator)
     state = loader.state_dict()
     del iterator
     path.touch()
-    again = KINDS[kind](Held(path), **options)
+    again = KINDS[kind](Held(path), **{**options, "timeout": 300})
     again.load_state_dict(state)
     assert first + torch.cat(list(again)).tolist() == list(range(8))
+    loader.timeout = 300
     assert torch.cat(list(loader)).tolist() == list(range(8))  # by workers that are not stuck
     loader.close()
     again.close()

@@ -97,5 +97,5 @@ import foreload as fl
 torch.utils.data.DataLoader = fl.DataLoader
 print(type(fl.from_torch(stock(range(3), 2))).__module__, [batch.tolist() for batch in fl.DataLoader(range(3), 2)])
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert ended.stdout == "foreload.loader [[0, 1], [2]]\n", ended.stderr

@@ -67,7 +67,7 @@ def torchrun(folder: Path, ranks: int, *arguments: object) -> str:
         preexec_fn=leftovers.end_with_parent,
     )
     try:
-        out, _ = process.communicate(timeout=170)
+        out, _ = process.communicate(timeout=300)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

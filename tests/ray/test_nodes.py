@@ -16,6 +16,7 @@ from tests.ray.parts import Drawn, plain, running_cluster
 ray = pytest.importorskip("ray")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore"),
 ]
 

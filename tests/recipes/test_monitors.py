@@ -24,11 +24,16 @@ GIB = 1 << 30
 
 def test_it_agrees_with_psutil_where_nothing_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    now, theirs = fl.MemoryMonitor().update(), psutil.virtual_memory()
-    assert now["total_gb"] == pytest.approx(theirs.total / GIB)
-    assert now["available_gb"] == pytest.approx(theirs.available / GIB, abs=0.5)
-    assert now["used_gb"] == pytest.approx(now["total_gb"] - now["available_gb"])
-    assert now["percent"] == pytest.approx(100 * now["used_gb"] / now["total_gb"])
+    for _ in range(30):
+        now, theirs = fl.MemoryMonitor().update(), psutil.virtual_memory()
+        assert now["total_gb"] == pytest.approx(theirs.total / GIB)
+        assert now["used_gb"] == pytest.approx(now["total_gb"] - now["available_gb"])
+        assert now["percent"] == pytest.approx(100 * now["used_gb"] / now["total_gb"])
+        # Others on this machine may take or free memory between the two readings, but not each time.
+        if now["available_gb"] == pytest.approx(theirs.available / GIB, abs=0.5):
+            break
+    else:
+        pytest.fail(f"{now['available_gb']} is not near {theirs.available / GIB}")
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -310,11 +310,11 @@ def test_interrupted_commands_leave_no_bar(tmp_path: Path) -> None:
 def test_in_a_notebook_the_bar_is_below_the_cell_and_goes(tmp_path: Path) -> None:
     pytest.importorskip("ipykernel")
     client = pytest.importorskip("jupyter_client")
-    manager, kernel = client.manager.start_new_kernel(startup_timeout=100)
+    manager, kernel = client.manager.start_new_kernel(startup_timeout=300)
     try:
         code = "from foreload.record.progress import track\nfor _ in track(range(3), 'counting', total=3): pass"
         outputs: list[Any] = []
-        reply = kernel.execute_interactive(code, timeout=100, output_hook=outputs.append)
+        reply = kernel.execute_interactive(code, timeout=300, output_hook=outputs.append)
     finally:
         kernel.stop_channels()
         manager.shutdown_kernel(now=True)

@@ -109,8 +109,8 @@ def test_an_interrupted_read_keeps_its_memory(folder: Path, serve: Any) -> None:
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         samples_of(dataset)
     timer.join()
     # What was asked for still arrives, but not where these go.
@@ -175,7 +175,7 @@ def test_the_helper_ends_with_its_parent(end: str, workers: str, folder: Path, s
     if end != "exit":
         sign = signal.SIGINT if end == "interrupt" else signal.SIGKILL
         os.killpg(process.pid, sign) if end == "interrupt" else process.send_signal(sign)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == {"exit": 3, "interrupt": -signal.SIGINT, "kill": -signal.SIGKILL}[end]
     if end == "exit":
         assert "Traceback" not in errors

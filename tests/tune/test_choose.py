@@ -110,8 +110,9 @@ def test_processes_are_not_spawned_for_a_short_epoch(monkeypatch: pytest.MonkeyP
 def test_waiting_workers_are_many_and_few_samples_are_not_measured(
     dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of which there are many on a busy machine.
+    # Of which there are many on a busy machine, and where measuring takes longer.
     monkeypatch.setattr(sample_cost, "queued_seconds", lambda task: 0.0)
+    monkeypatch.setattr(measure, "_TIMEOUT_SECONDS", 300)
     shared = dataset is SharedWaits
     for size, least in ((1000, granted_cores() + 1), (20, granted_cores() if shared else 0)):
         loader = fl.DataLoader(dataset(size), batch_size=8)

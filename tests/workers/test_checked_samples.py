@@ -44,22 +44,22 @@ def test_the_stack_is_shown_whoever_has_replaced_the_handler_of_fatal_signals() 
     faulthandler.enable()
     before = signal.signal(signal.SIGABRT, signal.SIG_DFL)
     try:
-        found = check(Computed(lambda _: time.sleep(600)), seconds=1)
+        found = check(Computed(lambda _: time.sleep(600)), seconds=5)
     finally:
         signal.signal(signal.SIGABRT, before or signal.SIG_DFL)
-    assert mentions(found.findings, "took longer than seconds=1", "test_checked_samples.py"), found
+    assert mentions(found.findings, "took longer than seconds=5", "test_checked_samples.py"), found
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("function", "words"), [
     (lambda _: ctypes.string_at(0), ("loading sample 0 alone ended the process", "SIGSEGV")),
     (lambda _: os._exit(3), ("loading sample 0 alone ended the process", "an exit")),
-    (lambda _: time.sleep(600), ("loading sample 0 alone took longer than seconds=1", "test_checked_samples.py")),
+    (lambda _: time.sleep(600), ("loading sample 0 alone took longer than seconds=5", "test_checked_samples.py")),
     (lambda index: [][index], ("no sample can be loaded, alone either", "IndexError")),
     (lambda _: sys.exit("no"), ("no sample can be loaded, alone either", "SystemExit: no")),
 ])  # fmt: skip
 def test_what_goes_wrong_alone_is_said(function: Callable[[int], Any], words: tuple[str, ...]) -> None:
-    found = check(Computed(function), seconds=1 if "took longer" in words[0] else 10)
+    found = check(Computed(function), seconds=5 if "took longer" in words[0] else 10)
     assert not found.ok
     assert found.samples == 0
     assert mentions(found.findings, "Nothing was tried", *words), found

@@ -43,7 +43,7 @@ TWICE = "[[0, 1, 2, 3], [0, 1, 2, 3], [4, 5], [4, 5]]\n"
 def printed(dataset: str, arguments: str, loads: str, before: str = "") -> str:
     """Return what a program prints that loads in such a function; it must end as any other."""
     program = textwrap.dedent(PROGRAM).format(dataset=dataset, arguments=arguments, loads=loads, before=before)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
 
@@ -99,7 +99,7 @@ def test_what_is_raised_at_the_very_end_is_shown_as_without_foreload() -> None:
         list(fl.DataLoader(torch.utils.data.TensorDataset(torch.arange(8)), num_workers=2, workers="threads"))
     """
     program = textwrap.dedent(program)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stdout) == (0, "")
     assert ended.stderr.endswith("ValueError: raised late\n")
     assert "foreload" not in ended.stderr

@@ -138,7 +138,7 @@ def made() -> Iterator[list[Parents]]:
 
 
 def load(dataset: Any, **arguments: Any) -> Any:
-    options: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "workers": "processes", "timeout": 90}
+    options: dict[str, Any] = {"batch_size": 2, "num_workers": 2, "workers": "processes", "timeout": 300}
     return fl.DataLoader(dataset, **{**options, **arguments})
 
 
@@ -286,7 +286,7 @@ def test_a_loader_in_a_thread_starts_workers_beside_those_of_another(workers: An
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(300)
     assert results == [list(range(40))] * 12
 
 

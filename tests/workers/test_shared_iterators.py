@@ -82,7 +82,7 @@ def together(*actions: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(300)
     return results
 
 
@@ -216,7 +216,7 @@ def test_a_fork_in_one_thread_while_another_has_the_iterator_hangs_nothing_in_th
         dataset.gate.set()
         left = len(list(iterator)), len(list(loader))
         os._exit(0 if left[0] in (8, 9) and left[1] == 10 else 1)
-    ended = threading.Timer(60, os.kill, (child, signal.SIGKILL))
+    ended = threading.Timer(300, os.kill, (child, signal.SIGKILL))
     ended.start()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     ended.cancel()

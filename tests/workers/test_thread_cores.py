@@ -80,10 +80,8 @@ def test_a_worker_computes_with_one_core(workers: Any) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(
-    "pauses", [[0.1, 0.0005], *(pytest.param(p, marks=pytest.mark.slow) for p in ([0.1], [0.1, 0.0], [0.0002]))]
-)
-def test_a_loop_that_waits_looks_at_the_lock_however_its_waits_differ(pauses: list[float]) -> None:
+def looks_of_a_loop(pauses: list[float]) -> tuple[int, float]:
+    """Return how often a loop that waits so long for each job has looked at the lock, and in how many seconds."""
     completions, watch, over = _native.Completions(), _native.LockWatch(), threading.Event()
 
     def push() -> None:
@@ -95,12 +93,25 @@ def test_a_loop_that_waits_looks_at_the_lock_however_its_waits_differ(pauses: li
 
     pusher = threading.Thread(target=push)
     pusher.start()
-    end = time.monotonic() + 1.5
-    while time.monotonic() < end:
+    began = time.monotonic()
+    while time.monotonic() < began + 1.5:
         assert completions.wait(0, watch) is not None
+    seconds = time.monotonic() - began
     over.set()
     pusher.join()
-    assert 20 <= watch.looks <= 160
+    return watch.looks, seconds
+
+
+@pytest.mark.parametrize(
+    "pauses", [[0.1, 0.0005], *(pytest.param(p, marks=pytest.mark.slow) for p in ([0.1], [0.1, 0.0], [0.0002]))]
+)
+def test_a_loop_that_waits_looks_at_the_lock_however_its_waits_differ(pauses: list[float]) -> None:
+    for _ in range(10):  # other programs may have the cores for most of a round
+        looks, seconds = looks_of_a_loop(pauses)
+        assert looks <= 160 * seconds / 1.5
+        if looks >= 20:
+            break
+    assert looks >= 20
 
 
 class Integers(Dataset[int]):

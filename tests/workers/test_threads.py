@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
+from tests import leftovers
 from tests.programs import Program
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -117,14 +118,15 @@ def test_errors_in_collate_and_sampler_arrive_too(workers: Any) -> None:
 def test_nothing_grows_over_many_epochs() -> None:
     loader = fl.DataLoader(Slow(8, 0), batch_size=2, num_workers=2, workers="threads")
     list(loader)
-    descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    descriptors, threads = len(os.listdir("/proc/self/fd")), set(os.listdir("/proc/self/task"))
     for i in range(100):
         for batch in loader:
             if i % 3 == 0 and batch[0] > 2:
                 break
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= descriptors
-    assert len(os.listdir("/proc/self/task")) <= threads
+    # (Up to Python 3.12, a thread that was joined may have a last step to do.)
+    assert not leftovers.wait_until_none(lambda: set(os.listdir("/proc/self/task")) - threads)
 
 
 def run(script: str) -> Program:
@@ -155,7 +157,7 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch(workers: str) -> None:
     assert process.stdout.readline() == "go\n"
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode in (-signal.SIGINT, 1, 130)
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
@@ -164,7 +166,7 @@ def test_ctrl_c_interrupts_the_wait_for_a_batch(workers: str) -> None:
 @every_worker
 def test_the_interpreter_exits_with_an_epoch_open(workers: str) -> None:
     process = run(SLOW_LOADER.format(seconds=0.05, workers=workers) + "    next(iterator)\n    print('bye')\n")
-    output, errors = process.communicate(timeout=100)
+    output, errors = process.communicate(timeout=300)
     assert (process.returncode, output, errors) == (0, "bye\n", "")
 
 
@@ -186,8 +188,8 @@ def test_after_ctrl_c_the_epoch_can_go_on(workers: Any) -> None:
     loader = fl.DataLoader(Slow(8, 0.3), batch_size=2, num_workers=1, workers=workers)
     iterator = iter(loader)
     timer = threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
+        timer.start()
         next(iterator)
     timer.join()
     assert torch.cat(list(iterator)).tolist() == list(range(8))
@@ -219,7 +221,7 @@ STUCK = """
 def test_a_sample_that_never_comes_holds_up_neither_leaving_nor_exit(dataset: str, workers: str) -> None:
     loop = f"for batch in fl.DataLoader({dataset}(), num_workers=1, workers={workers!r}): break"
     process = run(STUCK + f"    {loop}\n    print('left')\n")
-    output, errors = process.communicate(timeout=100)
+    output, errors = process.communicate(timeout=300)
     assert (process.returncode, output, errors) == (0, "left\n", "")
 
 
@@ -228,7 +230,7 @@ def child(action: Any) -> int:
     process = os.fork()
     if process == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(15)
+        signal.alarm(300)
         try:
             action()
         except BaseException:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 import foreload as fl
+from tests.late import next_however_late
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
@@ -36,7 +37,8 @@ class Rows(Dataset[torch.Tensor]):
 
 class Slow(Rows):
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(30)
+        if index >= 4:
+            time.sleep(600)
         return super().__getitem__(index)
 
 
@@ -211,8 +213,10 @@ def test_more_files_may_be_open_than_select_knows() -> None:
             warnings.simplefilter("error")
             assert sum(map(len, fl.DataLoader(Rows(200), 4, num_workers=2, workers="processes"))) == 200
             loader = fl.DataLoader(Slow(20), 4, num_workers=1, workers="processes", timeout=1)
+            iterator = iter(loader)
+            assert len(next_however_late(iterator)) == 4
             with pytest.raises(RuntimeError, match=r"(?s)timed out.*in __getitem__"):
-                list(loader)
+                next(iterator)
     finally:
         for descriptor in opened:
             os.close(descriptor)

@@ -211,6 +211,6 @@ def test_a_program_that_leaves_its_loader_open_ends_quietly(folder: Path) -> Non
                 pass
     """
     ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=300, check=True
     )
     assert ended.stderr == ""

@@ -217,7 +217,7 @@ def test_memory_is_what_the_mode_promises(two_files: list[str], mode: str) -> No
         [sys.executable, "-c", textwrap.dedent(MEMORY), *two_files, mode],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=300,
     )
     assert not run.stderr
     most, after, shared = map(float, run.stdout.split())

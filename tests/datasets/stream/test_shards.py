@@ -62,7 +62,7 @@ def test_standard_input(tmp_path: Path) -> None:
     )
     with shard.open("rb") as file:
         run = Program("-c", script, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert run.communicate(timeout=100) == ("True\n", "")
+        assert run.communicate(timeout=300) == ("True\n", "")
     with (
         patch("multiprocessing.parent_process"),
         pytest.raises(ValueError, match="processes have no standard input"),
