@@ -164,7 +164,7 @@ class LoaderOrder(TorchDataLoader[T_co]):
 
 
 def seeded_order(dataset: Any, shuffle: bool | None, seed: int | None) -> tuple[Sampler[Any] | None, bool | None]:
-    """Return the sampler of ``shuffle=True, seed=seed``, if that is asked for, and what ``shuffle`` torch is given.
+    """Return the sampler of ``shuffle=True, seed=seed`` if that is asked for, and what ``shuffle`` torch is given.
 
     A dataset with an order of its own is told if it is not to be loaded in that.
     """
