@@ -16,10 +16,10 @@ from foreload.cache.view import root_of
 from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
+from foreload.epochs.loader_order import seeded_order
 from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
-from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
 from foreload.record.units import quantity
@@ -144,10 +144,8 @@ class DataLoader(AdaptableLoader[T_co]):
         self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)
         # (If a framework has put in a sampler of its own, the group was checked before.)
         self.group = _rank_in(group, seed, distributed, in_order, draws=self._draws_itself or origin is not None)
-        if self.seed is not None and shuffle and self._draws_itself:
-            data: Any = dataset
-            own = data.seeded_sampler(self.seed) if isinstance(data, LoaderDefaults) else None
-            sampler, shuffle = KeyedSampler(data, self.seed) if own is None else own, None
+        if self._draws_itself:
+            sampler, shuffle = seeded_order(dataset, shuffle, self.seed)
         _check_transform(dataset, transform, cache)
         if collate_fn is None and not (batch_size is None and batch_sampler is None):
             root = root_of(dataset)

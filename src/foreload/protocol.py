@@ -263,6 +263,9 @@ class LoaderDefaults:
         """Return the sampler for ``shuffle=True, seed=seed``; None: :class:`foreload.KeyedSampler`."""
         return None
 
+    def check_order(self) -> None:
+        """Warn if the dataset should not be loaded in torch's order; a loader that does so calls this."""
+
 
 class UserCode:
     """A dataset that calls code of the user's: transforms, or another dataset."""

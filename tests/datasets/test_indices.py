@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,3 +115,15 @@ def test_unsigned_indices_are_rows(kind: torch.dtype) -> None:
     indices = torch.tensor([2, 0]).to(kind)
     assert fl.gather(torch.arange(5, 8), indices).tolist() == [7, 5]
     assert fl.gather(torch.arange(5, 8), indices.numpy()).tolist() == [7, 5]
+
+
+@pytest.mark.parametrize("index", [1 << 63, 1 << 70, -(1 << 70)])
+def test_an_index_beyond_int64_is_out_of_range(index: int, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a\nb\n")
+    for load in (
+        lambda: fl.TextDataset(tmp_path / "lines.txt")[index],
+        lambda: fl.gather(ROWS, [0, index]),
+        lambda: positions_of([1, index], 10),
+    ):
+        with pytest.raises(IndexError, match=f"index {index} is out of range"):
+            load()

@@ -154,3 +154,15 @@ def test_an_hdf5_file_with_other_names_says_what_opens_it(tmp_path: Path) -> Non
         file["images"] = np.zeros(3)
     with pytest.raises(KeyError, match=r"its datasets are: 'images'; to name one of them, use HDF5Dataset\("):
         fl.MemoryEfficientDataset(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a.csv", "a.tsv", "a.tab", "a.jsonl", "a.ndjson", "a.jsonlines", "a.JSON"]
+)
+def test_every_kind_of_text_is_known(name: str, tmp_path: Path) -> None:
+    kind = name[2:].lower()
+    (tmp_path / name).write_text(
+        '{"text": "meow"}\n' if kind.startswith(("j", "nd")) else "meow\n" if kind == "txt" else "text\nmeow\n"
+    )
+    texts = fl.MemoryEfficientDataset(tmp_path / name)
+    assert "".join(map(chr, texts[0][:4].tolist())) == "meow"

@@ -82,6 +82,7 @@ def delivered(loader: Any) -> list[int]:
 def test_every_hook_is_tried_below() -> None:
     assert NAMES == [
         "batch_assembly",
+        "check_order",
         "default_collate",
         "epoch_begins",
         "fingerprint",
@@ -145,9 +146,13 @@ class Doubled(Dataset[int], TwoStageBatches, EpochListener, LoaderDefaults):
         self.orders: list[list[int] | None] = []
         self.keys: list[tuple[int, int]] = []
         self.prepared: list[int] = []
+        self.checked = 0
 
     def __len__(self) -> int:
         return 6
+
+    def check_order(self) -> None:
+        self.checked += 1
 
     def __getitem__(self, index: int) -> int:
         return 2 * index
@@ -176,6 +181,7 @@ def test_who_inherits_takes_part_and_may_decline() -> None:
     doubled = Doubled()
     plain: Any = fl.DataLoader(doubled, 4, shuffle=True, seed=3)
     assert isinstance(plain.sampler, KeyedSampler)  # seeded_sampler() returned None
+    assert doubled.checked == 0
     batches = list(plain)
     assert all(type(batch) is list for batch in batches)
     assert doubled.orders == [[index // 2 for batch in batches for index in batch]]
@@ -184,6 +190,7 @@ def test_who_inherits_takes_part_and_may_decline() -> None:
     with fl.DataLoader(doubled, 4, cache="1MiB", num_workers=0) as cached:
         assert delivered(cached) == delivered(cached) == [0, 2, 4, 6, 8, 10]
     assert sorted(set(doubled.prepared)) == list(range(6))
+    assert doubled.checked == 1
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("is_remote", "default_collate")])
@@ -191,9 +198,10 @@ def test_a_hook_that_is_not_written_says_so_or_declines(name: str) -> None:
     kind = next(hook for hook in HOOKS if name in vars(hook))
     arguments = {"prepare_sample": 1, "storage_blocks": 1, "form_costs": 0, "fingerprint": 0, "batch_assembly": 3}
     arguments |= {"seeded_sampler": 1, "epoch_begins": 2, "order_blocks": 1, "restore_drawn": 1, "read_many": 1}
+    arguments["check_order"] = 0
     method = getattr(type("Mine", (kind,), {})(), name)
     given = [torch.zeros(0)] * arguments.get(name, 2)
-    if name in ("fingerprint", "seeded_sampler", "restore_drawn"):
+    if name in ("check_order", "fingerprint", "seeded_sampler", "restore_drawn"):
         assert method(*given) is None
         return
     with pytest.raises(NotImplementedError, match=rf"^Mine must have a method {name}\("):

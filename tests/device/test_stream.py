@@ -226,3 +226,9 @@ def test_a_device_that_is_not_there_is_named(make: Any) -> None:
     assert check_device("cuda") == torch.device("cuda")
     with pytest.raises(RuntimeError, match="device 'cuda:3' is asked for, but torch finds 1 CUDA devices"):
         fl.PrefetchLoader([], "cuda:3")
+
+
+@pytest.mark.parametrize("device", ["xpu", "hpu:0", "privateuseone"])
+def test_a_device_of_another_kind_that_torch_cannot_use_is_named(device: str) -> None:
+    with pytest.raises(RuntimeError, match=f"device '{device}' is asked for, but this torch cannot use it; say"):
+        fl.PrefetchLoader([], device)

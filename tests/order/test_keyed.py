@@ -194,3 +194,17 @@ def test_a_loader_that_goes_on_counts_on_where_a_framework_counts_from_0() -> No
     assert epoch(again) == orders[2]
     again.sampler.set_epoch(1)
     assert epoch(again) == orders[1]
+
+
+class Identified(dict[int, int], Dataset[int]):
+    """Samples by numbers that a UUID may have."""
+
+
+@pytest.mark.parametrize("options", [{"seed": 1, "num_workers": 0}, {"workers": "threads", "num_workers": 2}, {}])
+def test_the_key_of_a_sample_may_be_any_number(options: dict[str, Any]) -> None:
+    identities = [1 << 127, 5, (1 << 64) + 5, -(1 << 70), -1]
+    samples = Identified({identity: place for place, identity in enumerate(identities)})
+    loader = fl.DataLoader(samples, batch_size=2, sampler=identities, **options)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+    ahead = fl.AsyncPrefetchDataset(samples)
+    assert [ahead[identity] for identity in identities] == list(range(5))

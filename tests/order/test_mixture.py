@@ -140,6 +140,32 @@ def test_the_loader_takes_the_order_and_so_can_torchs() -> None:
     assert sorted(flat(fl.DataLoader(mixed, batch_size=8))) == list(range(77))
 
 
+@pytest.mark.parametrize(
+    ("options", "ignored"),
+    [
+        ({"weights": [3, 1]}, "weights"),
+        ({"num_samples": 12}, "num_samples"),
+        ({"weights": [3, 1], "num_samples": 12}, "weights and num_samples"),
+    ],
+)
+def test_a_loader_that_follows_no_weights_says_so(options: dict[str, Any], ignored: str) -> None:
+    mixed = fl.Mixture([range(10), range(5)], **options)
+    for arguments in ({}, {"seed": 0}, {"shuffle": True}):
+        with pytest.warns(UserWarning, match=f"does not follow the mixture's {ignored}, since"):
+            assert len(flat(fl.DataLoader(mixed, batch_size=4, **arguments))) == 15
+    with pytest.warns(UserWarning, match="does not follow"):
+        fl.EfficientDataLoader(mixed, fl.DataLoaderConfig(generator_seed=0))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loader_that_follows_the_mixture_warns_of_nothing() -> None:
+    mixed = fl.Mixture([range(10), range(5)], [3, 1], num_samples=12)
+    assert len(flat(fl.DataLoader(mixed, batch_size=4, shuffle=True, seed=0))) == 12
+    assert len(flat(fl.DataLoader(mixed, batch_size=4, sampler=MixtureSampler(mixed, 0)))) == 12
+    for shuffle in (False, True):
+        assert len(flat(fl.DataLoader(fl.Mixture([range(10), range(5)]), batch_size=4, shuffle=shuffle))) == 15
+
+
 def test_a_sample_is_that_of_its_dataset() -> None:
     mixed = fl.Mixture([["x", "y"], [{"z": 1}]])
     assert [mixed[i] for i in range(-3, 3)] == ["x", "y", {"z": 1}] * 2

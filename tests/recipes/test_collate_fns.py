@@ -300,3 +300,12 @@ def test_a_generator_has_the_samples_of_a_list(collate: Any, samples: list[Any])
     assert [tensor.tolist() for tensor in got[0]] == [tensor.tolist() for tensor in want[0]] == [[1, 2], [3]]
     assert (got[1] is None) == (want[1] is None)
     assert got[1] is None or got[1].tolist() == want[1].tolist() == [0, 1]
+
+
+def test_padded_tensors_have_their_gradients() -> None:
+    vectors = [torch.ones(2, 3, requires_grad=True), torch.ones(1, 3, requires_grad=True)]
+    padded, lengths = Collate.padded_sequence_collate(vectors)
+    assert lengths.tolist() == [2, 1]
+    padded.sum().backward()
+    assert all(torch.equal(vector.grad, torch.ones_like(vector)) for vector in vectors if vector.grad is not None)
+    assert all(vector.grad is not None for vector in vectors)

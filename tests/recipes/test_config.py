@@ -171,3 +171,11 @@ def test_a_field_is_there_once(read: Any, text: str, tmp_path: Path) -> None:
             ValueError, match=r"is no valid (JSON|YAML): the field 'batch_size' is there 2 times; leave"
         ):
             read(source)
+
+
+@pytest.mark.parametrize("language", ["json", "yaml"])
+def test_a_file_may_begin_with_a_byte_order_mark(language: str, tmp_path: Path) -> None:
+    """As editors of Windows write it."""
+    path = tmp_path / "config"
+    path.write_text('{"batch_size": 3}', encoding="utf-8-sig")
+    assert getattr(DataLoaderConfig, f"from_{language}")(path).batch_size == 3

@@ -205,3 +205,13 @@ def test_a_wrong_size_of_images_is_named_as_it_was_given(tmp_path: Path, size: A
         fl.ImageDataset(tmp_path, image_size=size)
     with pytest.raises((ValueError, TypeError), match=r"^size must be "):
         fl.transforms.resize(size)
+
+
+def test_single_texts_are_not_padded(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\nab,1\nc,2\n")
+    config = DataLoaderConfig(batch_size=None, num_workers=0, shuffle=False)
+    samples = list(DataLoaderFactory.create_text_dataloader(tmp_path / "a.csv", config, padding=False))
+    assert [(ids.tolist(), label) for ids, label in samples] == [([97, 98], 1), ([99], 2)]
+    config = DataLoaderConfig(batch_size=None, num_workers=0, custom_batch_sampler=[[0, 1]])
+    (batch,) = DataLoaderFactory.create_text_dataloader(tmp_path / "a.csv", config, padding=False)
+    assert batch["input_ids"].tolist() == [[97, 98], [99, 0]]

@@ -151,3 +151,8 @@ def test_ints_of_different_sizes_have_one_scale() -> None:
     batch = [{"mask": np.full((1, 2, 2), value, kind)} for value, kind in [(3, np.int32), (5, np.int64)]]
     mask = Collate.image_collate(batch)["mask"]
     assert (mask.dtype, mask[:, 0, 0, 0].tolist()) == (torch.int64, [3, 5])
+
+
+def test_the_token_that_pads_fits_into_int64() -> None:
+    with pytest.raises(ValueError, match="pad_id must fit into int64, got 9223372036854775808"):
+        Collate.padded_text_collate([[1], [2, 3]], pad_id=1 << 63)

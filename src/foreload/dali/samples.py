@@ -81,6 +81,11 @@ class EncodedSamples(Dataset[Sample], LoaderDefaults, SampleSource, UserCode):
         """Return the sampler that the dataset has for ``seed=``."""
         return self.dataset.seeded_sampler(seed) if isinstance(self.dataset, LoaderDefaults) else None
 
+    def check_order(self) -> None:
+        """Warn if the dataset should not be loaded in torch's order."""
+        if isinstance(self.dataset, LoaderDefaults):
+            self.dataset.check_order()
+
 
 def _array(value: Any) -> Array:
     if isinstance(value, (bytes, bytearray, memoryview)):

@@ -26,7 +26,7 @@ __all__ = ["MemoryEfficientDataset", "open_dataset"]
 
 Hook = TypeVar("Hook")
 
-_TEXT = (".txt", ".csv", ".tsv", ".jsonl", ".json")
+_TEXT = (".txt", ".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".jsonlines", ".json")
 _HDF5 = (".h5", ".hdf5", ".hdf", ".he5")
 
 # The most files of a folder that are looked at to find out its kind.
@@ -36,8 +36,8 @@ _LOOKED_AT = 10_000
 def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None = None) -> Any:
     """Open the files at ``data_path`` with the dataset for their kind.
 
-    Tar shards: :class:`~foreload.TarDataset`; ``.h5``, ``.hdf5``: HDF5Dataset; ``.txt``, ``.csv``, ``.tsv``,
-    ``.jsonl`` files, and folders of ``.txt``: TextDataset (which takes no ``transform``); ``.parquet``
+    Tar shards: :class:`~foreload.TarDataset`; ``.h5``, ``.hdf5``: HDF5Dataset; files of lines, JSON lines and
+    tables, and folders of ``.txt``: :class:`~foreload.TextDataset` (which takes no ``transform``); ``.parquet``
     files and folders of them: ParquetDataset; MDS shards: MDSDataset; folders of images:
     :class:`~foreload.ImageDataset`; any other folder: :class:`~foreload.FileDataset`. The kind of a folder is
     that of most of its first files.

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from foreload.batch.assembly import note_sample
 from foreload.batch.collated import Collated
 from foreload.checks import check_int, inherits
+from foreload.errors import warn_user
 from foreload.order.index import position_of
 from foreload.order.mixture import MixtureSampler
 from foreload.protocol import LoaderDefaults, UserCode
@@ -31,7 +32,8 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
 
     The proportions are in the order: ``foreload.DataLoader(mixture, shuffle=True, seed=0)`` takes a
     ``foreload.order.MixtureSampler``, after any number of whose samples each dataset's share is right to within
-    one. (Without ``seed`` the order is torch's, which knows no weights.) By itself, a mixture is its datasets one
+    one. (Without ``shuffle=True`` or ``seed`` the order is torch's, which knows no weights; the loader warns
+    then, but a stock one cannot.) By itself, a mixture is its datasets one
     after the other: ``mixture[0]`` is the first sample of the first, ``len(mixture)`` counts all. Samples are
     given as they are, so where they are to be collated they must be alike.
 
@@ -195,6 +197,17 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
     def seeded_sampler(self, seed: int) -> MixtureSampler:
         """Return the sampler of a foreload DataLoader with ``shuffle=True, seed=...``."""
         return MixtureSampler(self, seed)
+
+    def check_order(self) -> None:
+        """Warn that an order of torch's follows neither the weights nor the number of samples."""
+        ignored = ["weights"] * (self._shares != _whole(list(map(Fraction, self.sizes))))
+        ignored += ["num_samples"] * (self.num_samples != len(self))
+        if ignored:
+            warn_user(
+                f"this loader does not follow the mixture's {' and '.join(ignored)}, since torch's order takes "
+                "each sample once: give the loader shuffle=True and seed=, or sampler=foreload.order."
+                "MixtureSampler(mixture, seed)"
+            )
 
 
 def _joined(loaded: Sequence[Any], back: np.ndarray[Any, Any]) -> Collated | None:

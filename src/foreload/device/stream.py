@@ -251,6 +251,11 @@ def check_device(device: torch.device | str | int) -> torch.device:
     except TypeError:
         raise TypeError(f"device must be a str such as 'cuda', or a torch.device, got {device!r:.80}") from None
     if device.type != "cuda":
+        try:
+            torch.empty(0, device=device)
+        except Exception as error:  # of the several that torch has for this
+            message = f"device {str(device)!r} is asked for, but this torch cannot use it; say device='cpu'"
+            raise RuntimeError(message) from error
         return device
     if not torch.cuda.is_available():
         raise RuntimeError(f"device {str(device)!r} is asked for, but torch finds no CUDA; say device='cpu'")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, Sampler, SequentialSampler
 
 from foreload._torch import TorchDataLoader, index_sampler, item_sampler
 from foreload.errors import warn_user
 from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import first_value, present_rank
 from foreload.order.samplers import KeyedSampler, nested_samplers, rank_share
+from foreload.protocol import LoaderDefaults
 
-__all__ = ["LoaderOrder", "Unlisted"]
+__all__ = ["LoaderOrder", "Unlisted", "seeded_order"]
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -161,3 +162,16 @@ class LoaderOrder(TorchDataLoader[T_co]):
             set_epoch = getattr(sampler, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
+
+
+def seeded_order(dataset: Any, shuffle: bool | None, seed: int | None) -> tuple[Sampler[Any] | None, bool | None]:
+    """Return the sampler of ``shuffle=True, seed=seed`` if that is asked for, and what ``shuffle`` torch is given.
+
+    A dataset with an order of its own is told if it is not to be loaded in that.
+    """
+    defaults = dataset if isinstance(dataset, LoaderDefaults) else LoaderDefaults()
+    if seed is None or not shuffle:
+        defaults.check_order()
+        return None, shuffle
+    own = defaults.seeded_sampler(seed)
+    return KeyedSampler(dataset, seed) if own is None else own, None

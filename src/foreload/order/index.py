@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.checks import Array, Indices
+from foreload.checks import Array, Indices, first_beyond_int64
 
 __all__ = ["as_indices", "position_of", "positions_of", "require_nonempty", "row_numbers"]
 
@@ -52,10 +52,10 @@ def as_indices(indices: Any) -> Indices:
     rows = np.asarray(indices)
     if rows.size == 0:
         rows = rows.astype(np.int64)
+    if (beyond := first_beyond_int64(indices, rows)) is not None:
+        raise IndexError(f"index {indices[beyond]} is out of range for any dataset")
     if rows.ndim != 1 or rows.dtype.kind not in "iu":
         raise TypeError(f"indices must be a flat list of ints, got shape {rows.shape} of {rows.dtype}")
-    if _exceed_int64(rows):
-        raise IndexError(f"index {rows.max()} is out of range for any dataset")
     return np.ascontiguousarray(rows, np.int64)
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from foreload.batch.collate import stack
 from foreload.batch.unlike import note_unlike
-from foreload.checks import check_int
+from foreload.checks import check_int, fits_int64
 from foreload.recipes.padding import (
     as_numbers,
     is_row,
@@ -141,10 +141,11 @@ class CustomCollateFn:
 
         Raises:
             TypeError: a sample is none of these.
-            ValueError: the batch is empty, a mask is not as long as its tokens or not of 0 and 1, a sample lacks
-                what another has, or the common dtype does not hold a number.
+            ValueError: the batch is empty, a mask is not as long as its tokens or not of ints, a sample lacks what
+                another has (but a mask, which is then all 1), or the common dtype does not hold a number.
         """
-        check_int("pad_id", pad_id)
+        if not fits_int64(pad_id := check_int("pad_id", pad_id)):
+            raise ValueError(f"pad_id must fit into int64, got {pad_id}")
         whole = _not_empty("padded_text_collate", batch)
         samples = [read_tokens(sample, position) for position, sample in enumerate(whole)]
         lengths = [len(sample["input_ids"]) for sample in samples]

@@ -159,7 +159,7 @@ class DataLoaderConfig:
         is_file = not isinstance(source, str) or os.path.isfile(source)
         where = repr(str(source)) if is_file else "the text"
         try:
-            text = Path(source).read_text(encoding="utf-8") if is_file else str(source)
+            text = Path(source).read_text(encoding="utf-8-sig") if is_file else str(source)
             values = parse(text)
         except RecursionError:
             raise ValueError(f"{where} is no configuration: it is nested too deeply") from None

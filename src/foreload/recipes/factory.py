@@ -61,13 +61,14 @@ class DataLoaderFactory:
 
         With ``padding=False`` batches are padded to their longest text, by
         :meth:`CustomCollateFn.padded_text_collate` with the tokenizer's padding id, unless the configuration has
-        another ``collate_fn``.
+        another ``collate_fn`` or no batches.
         """
         from foreload.datasets.text import TextDataset
 
         config = check_config(config)
         texts = TextDataset(path, max_length=max_length, **options)
-        if not texts.padding and config.collate_fn is None:
+        in_batches = config.batch_size is not None or config.custom_batch_sampler is not None
+        if in_batches and not texts.padding and config.collate_fn is None:
             pad = partial(CustomCollateFn.padded_text_collate, pad_id=texts.collate.pad)
             config = replace(config, collate_fn=pad)
         return EfficientDataLoader(texts, config)

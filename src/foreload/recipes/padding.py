@@ -139,7 +139,8 @@ def pad(sequences: Sequence[torch.Tensor], value: float) -> torch.Tensor:
     first = sequences[0]
     longest = max(map(len, sequences))
     padded = new_tensor((len(sequences), longest, *first.shape[1:]), first.dtype)
-    for row, sequence in zip(padded, sequences, strict=True):
-        row[: len(sequence)] = sequence
-        row[len(sequence) :] = value
+    # (Rows that are iterated over may not be written to where there is a gradient.)
+    for row, sequence in enumerate(sequences):
+        padded[row, : len(sequence)] = sequence
+        padded[row, len(sequence) :] = value
     return padded

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,3 +186,14 @@ def test_nested_labels_are_refused(tmp_path: Path, label: str) -> None:
     file = write(tmp_path / "a.jsonl", f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {label}}}\n')
     with pytest.raises(ValueError, match=r"a\.jsonl:2: 'label' must be a name or a number, got"):
         fl.TextDataset(file)
+
+
+@pytest.mark.parametrize(
+    "ids", [[[1, 2], [3]], torch.ones(2, dtype=torch.int64, device="meta")], ids=["lists", "meta"]
+)
+def test_what_no_array_is_made_of_is_no_tokens(ids: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("meow\n")
+    with pytest.raises(
+        TypeError, match="tokenizer must give a list of ints, or a tensor or array of one dimension"
+    ):
+        fl.TextDataset(tmp_path / "a.txt", lambda text: ids)[0]

@@ -27,6 +27,9 @@ _LONG_SECONDS = 1e-4
 # Distinguishes what a collate function draws from what the first sample of its batch draws.
 _BATCH = 1 << 63
 
+# The largest number that the generators are keyed with.
+_LARGEST = (1 << 64) - 1
+
 
 class _Loading(threading.local):
     """What the calling thread is loading.
@@ -91,7 +94,7 @@ class KeyedGenerators:
 
     def key(self, index: Any) -> None:
         """Give the generators the state of a sample."""
-        self._key(index if type(index) is int and index >= 0 else _number(index))
+        self._key(index if type(index) is int and 0 <= index <= _LARGEST else _number(index))
 
     def key_batch(self, index: Any) -> None:
         """Give the generators the state of what collates the batch whose first sample is ``index``."""
@@ -154,7 +157,7 @@ class KeyedGenerators:
 
 
 def _number(index: Any) -> int:
-    if isinstance(index, (int, np.integer)):
-        return int(index) & ((1 << 64) - 1)
+    if isinstance(index, (int, np.integer)) and -_BATCH <= int(index) <= _LARGEST:
+        return int(index) & _LARGEST
     digest = hashlib.blake2b(repr(index).encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")

@@ -72,9 +72,9 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         MemoryError: ``EAGER`` needs more than the memory that this process may use.
         ImportError: h5py is not installed.
 
-    Loading a sample raises :class:`foreload.errors.DecodeError` where its chunk is damaged, and OSError where the
-    file has changed since the dataset was made, or one that it takes data from: by external links, virtual sources
-    or external storage.
+    Reading a chunk raises :class:`foreload.errors.DecodeError` where it is damaged, and OSError where the file has
+    changed since the dataset was made, or one that it takes data from: by external links, virtual sources or
+    external storage. Rows that are in memory already stay those of before.
 
     >>> import tempfile, h5py
     >>> path = Path(tempfile.mkdtemp()) / "digits.h5"

@@ -183,12 +183,13 @@ def _as_targets(targets: Any, count: int) -> torch.Tensor:
     """Return the targets as int64, one per image."""
     if isinstance(targets, np.ndarray):  # with any strides and byte order
         targets = from_array("targets", np.asanyarray(targets, order="C"))
-    given = torch.as_tensor(list(targets) if isinstance(targets, range) else targets, device="cpu")
+    must = f"targets must be an int for each of the {count} images, got"
+    try:
+        given = torch.as_tensor(list(targets) if isinstance(targets, range) else targets, device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise TypeError(f"{must} {type(targets).__name__}: {error}; number the classes from 0") from error
     if given.shape != (count,) or given.is_floating_point() or given.is_complex():
-        raise ValueError(
-            f"targets must be an int for each of the {count} images, got {given.dtype} of the shape "
-            f"{tuple(given.shape)}"
-        )
+        raise ValueError(f"{must} {given.dtype} of the shape {tuple(given.shape)}")
     found = given.to(torch.int64)
     if given.dtype == torch.uint64 and (found < 0).any():
         raise ValueError(f"targets must fit into int64, got {max(given.tolist())}; number the classes from 0")

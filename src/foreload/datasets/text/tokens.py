@@ -25,6 +25,8 @@ Rows = dict[str, list[Any]]  # by column, the ids of each text
 # The column of a tokenizer that has but one, without a name.
 IDS = ""
 
+_TOKENS_MUST = "tokenizer must give a list of ints, or a tensor or array of one dimension"
+
 
 class Encoder(Protocol):
     """A tokenizer, as :class:`~foreload.TextDataset` uses it."""
@@ -139,16 +141,16 @@ class Called:
         return {IDS: [self._checked(self._function(text)) for text in texts]}
 
     def _checked(self, ids: Any) -> Array:
-        array = np.asarray(ids)
+        try:
+            array = np.asarray(ids)
+        except Exception as error:  # lists of different lengths, or a tensor on another device
+            raise TypeError(f"{_TOKENS_MUST}, got {type(ids).__name__}: {error}") from error
         if array.shape == (0,):
             array = array.astype(np.int64)
         if (beyond := first_beyond_int64(ids, array)) is not None:
             raise ValueError(f"the token {ids[beyond]} does not fit into int64")
         if array.ndim != 1 or array.dtype.kind not in "iub":
-            raise TypeError(
-                "tokenizer must give a list of ints, or a tensor or array of one dimension, got "
-                f"{type(ids).__name__} of shape {array.shape} and {array.dtype}"
-            )
+            raise TypeError(f"{_TOKENS_MUST}, got {type(ids).__name__} of shape {array.shape} and {array.dtype}")
         return array
 
 
