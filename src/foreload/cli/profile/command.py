@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreload.cli.arguments import check_writable
+from foreload.cli.arguments import check_writable, write_result
 
 if TYPE_CHECKING:
     from foreload.cli.profile.show import Profile
@@ -98,10 +98,8 @@ def _split(command: list[str]) -> tuple[str, list[str], bool]:
 
 
 def _show(found: Profile, json: Path | None, trace: Path | None, nsys: str) -> None:
-    if json is not None:
-        found.write_json(json)
-    if trace is not None:
-        found.write_trace(trace)
+    write_result("json", json, found.write_json)
+    write_result("trace", trace, found.write_trace)
     found.show()
     if trace is not None:
         print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
