@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from PIL import Image
 
 import foreload as fl
 from foreload import machine
-from foreload.cli.doctor import examine
 from tests.programs import Program, python
 
 
@@ -92,7 +90,7 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
         (["pack", "{}/used", "{}/shards"], "DST: '{}/shards' holds shards that are not of a pack"),
         (["pack", "{}/used", "{}/shards/other.tar/x"], "DST: '{}/shards/other.tar/x' cannot be made: Not a"),
         (["pack", "{}/used", "/proc/x/y"], "DST: '/proc/x/y' cannot be made: No such file or directory"),
-        (["synth", "/proc/x/y", "--text", 1], "DIR: [Errno 2] No such file or directory: '/proc/x'"),
+        (["synth", "/proc/x/y", "--text", 1], "DIR: '/proc/x/y' cannot be written to: No such file or directory"),
         (["synth", "/sys/x", "--text", 1], "'/sys/x'"),
         (["bench", "{}/used"], "DIR: no image"),
         (["bench", "--plot", "{}/plot.doc"], "--plot {}/plot.doc must end in .png"),
@@ -119,6 +117,17 @@ def test_wrong_input_is_said_plainly(tmp_path: Path, arguments: list[Any], words
     assert "data_path" not in result.stderr
     assert (tmp_path / "used" / "file").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "shards", "used"]
+
+
+@pytest.mark.slow
+def test_bench_names_an_image_that_is_gone_or_not_for_this_user(tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    Image.new("RGB", (64, 48)).save(tmp_path / "class" / "image.jpg")
+    (lost := tmp_path / "class" / "lost.jpg").symlink_to(tmp_path / "none.jpg")
+    result = run("bench", tmp_path, "--seeds", 1)
+    assert result.returncode == 1
+    assert str(lost) in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.slow
@@ -206,27 +215,13 @@ def test_bench_of_tensors(tmp_path: Path) -> None:
     assert "rows/s" in result.stdout
 
 
-def test_doctor_looks_at_everything(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    for name in (".DS_Store", ".git/config", "empty"):
-        (tmp_path / name).write_bytes(b"" if name == "empty" else b"x")
-    nothing = [finding.found for finding in examine(tmp_path) if finding.name in ("O_DIRECT", "reading")]
-    assert nothing == 2 * [f"no file in {str(tmp_path)!r} to try it on"]
-    (tmp_path / "file").write_bytes(b"x" * 10000)
-    result = run("doctor", tmp_path)
-    assert result.returncode == 0, result.stderr
-    for word in ("cores", "memory", "SIMD", "JPEG", "CUDA", "io_uring", "O_DIRECT", "/dev/shm"):
-        assert word in result.stdout
-
-
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
-def test_doctor_says_what_is_not_read_past_the_page_cache() -> None:
-    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
-        file.write(b"x" * 10000)
-        file.flush()
-        (found,) = (finding for finding in examine(Path(file.name)) if finding.name == "O_DIRECT")
-    assert not found.good
-    assert "memory (tmpfs)" in found.found
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_full_disk_is_named_with_the_file_that_did_not_fit(tmp_path: Path, option: str) -> None:
+    (path := tmp_path / "full.png").symlink_to("/dev/full")
+    result = run("plan", 10, "--budget", "50%", option, path)
+    assert result.returncode == 1
+    assert result.stderr == f"foreload: {option} {path} cannot be written: No space left on device\n"
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import leftovers
-from tests.cli.profiled import COMMAND
+from tests.cli.profiled import COMMAND, write
 from tests.programs import Program, python
 
 UTIL = """
@@ -195,3 +195,19 @@ def test_signals_that_another_thread_receives_are_passed_on() -> None:
     process.terminate()
     assert process.communicate(timeout=300)[0] == "5 True\n"
     assert process.returncode == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_costs_no_other_result(tmp_path: Path) -> None:
+    script = write(tmp_path, "for batch in DataLoader(Rows(), batch_size=4): pass\nsys.exit(3)\n")
+    (full := tmp_path / "full.json").symlink_to("/dev/full")
+    ran = python(*COMMAND, "--json", full, "--trace", tmp_path / "trace.json", script)
+    assert ran.returncode == 3
+    assert ran.stderr == f"foreload: --json {full} cannot be written: No space left on device\n"
+    assert "iterated at script.py:" in ran.stdout
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    ran = python(*COMMAND, "--trace", full, script)
+    assert (ran.returncode, full.is_symlink()) == (3, True)
+    assert ran.stderr == f"foreload: --trace {full} cannot be written: No space left on device\n"
+    assert "iterated at script.py:" in ran.stdout
+    assert "trace: " not in ran.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -138,6 +139,27 @@ def test_a_trace_that_fails_leaves_the_one_that_was_there(tmp_path: Path) -> Non
     with pytest.raises(ValueError):
         write_recordings([Recording("bad", spans, [Lane("x", "thread")])], tmp_path / "trace.json")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_what_is_no_file_of_its_own_stays_what_it_is(tmp_path: Path, name: str) -> None:
+    """A trace for /dev/null must not put a file in its place."""
+    loader = fl.DataLoader(Rows(), batch_size=2)
+    list(loader)
+    if name == "pipe":
+        os.mkfifo(tmp_path / name)
+        reader = os.open(tmp_path / name, os.O_RDWR | os.O_NONBLOCK)
+    else:
+        (tmp_path / "linked").write_text("before")
+        (tmp_path / name).symlink_to(tmp_path / "linked")
+        reader = os.open(tmp_path / "linked", os.O_RDONLY)
+    try:
+        fl.export.write_trace(loader, tmp_path / name)
+        assert json.loads(os.read(reader, 1 << 20))["traceEvents"]
+    finally:
+        os.close(reader)
+    assert (tmp_path / name).is_fifo() if name == "pipe" else (tmp_path / name).is_symlink()
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_wrong_input_is_said_plainly(tmp_path: Path) -> None:

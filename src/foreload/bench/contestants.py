@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils.data import TensorDataset
 import foreload as fl
 from foreload._torch import TorchDataLoader
 
-__all__ = ["IMAGE_CONTESTANTS", "TENSOR_CONTESTANTS", "Contestant", "Work", "present"]
+__all__ = ["IMAGE_CONTESTANTS", "TENSOR_CONTESTANTS", "Contestant", "Work", "check_images", "present"]
 
 
 class Work(NamedTuple):
@@ -41,6 +42,23 @@ Epochs = Callable[[int], Iterable[Any]]
 def present(contestants: Sequence[Contestant]) -> list[Contestant]:
     """Leave out those that need a GPU, if there is none."""
     return [contestant for contestant in contestants if _device() or not contestant.needs_device]
+
+
+def check_images(folder: Path) -> None:
+    """Check that the contestants have images to compare.
+
+    Raises:
+        FileNotFoundError: there are no class folders, or no JPEGs in them.
+    """
+    from foreload.datasets.folders import IMAGES, list_files
+
+    listing = list_files(folder, None, IMAGES)
+    if not listing.classes:
+        raise FileNotFoundError(f"{str(folder)!r} has no class folders; put the images into one folder per class")
+    if not any(path.lower().endswith((".jpg", ".jpeg")) for path in listing.paths):
+        raise FileNotFoundError(
+            f"no .jpg or .jpeg in the class folders of {str(folder)!r}; the contestants are compared on JPEGs"
+        )
 
 
 def _device() -> torch.device | None:

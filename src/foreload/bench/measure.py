@@ -180,12 +180,12 @@ def _serve(name: str, work: Work) -> None:
     epoch = everyone[name].make(work) if name else None
     for line in sys.stdin:
         seed, batches = json.loads(line)
-        try:
-            result = None if epoch is None else time_epoch(itertools.islice(epoch(seed), batches))
-        except DecodeError as error:  # which names the file; where it was read says nothing more
-            sys.exit(str(error))
+        result = None if epoch is None else time_epoch(itertools.islice(epoch(seed), batches))
         print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1], Work(*json.loads(sys.argv[2])))
+    try:
+        _serve(sys.argv[1], Work(*json.loads(sys.argv[2])))
+    except (DecodeError, PermissionError, FileNotFoundError) as error:
+        sys.exit(str(error))  # which names the file; where it was read says nothing more

@@ -32,14 +32,18 @@ def claim(folder: Path, what: dict[str, Any], *, force: bool) -> None:
 
     Raises:
         FileExistsError: it holds other files, and ``force`` is False.
+        OSError: it cannot be written to.
     """
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{str(folder)!r} is a file; name a folder to write to")
     foreign = folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).exists()
     if foreign and not force:
         raise FileExistsError(f"{str(folder)!r} holds other files; name an empty folder, or add --force")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _MARK).write_text(json.dumps(what) + "\n")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _MARK).write_text(json.dumps(what) + "\n")
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise type(error)(f"{str(folder)!r} cannot be written to: {error.strerror}") from error
 
 
 def synth_images(folder: Path, count: int, *, seed: int = 0, classes: int = 10, force: bool = False) -> None:

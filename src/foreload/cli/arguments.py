@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 
-__all__ = ["check_plot", "check_writable", "examples", "given", "pair", "paragraphs", "typed", "whole"]
+__all__ = [
+    "check_plot",
+    "check_writable",
+    "examples",
+    "given",
+    "pair",
+    "paragraphs",
+    "typed",
+    "whole",
+    "write_result",
+]
 
 
 _WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
@@ -97,6 +107,23 @@ def check_writable(**paths: Path | None) -> None:
                     path.unlink()
         except OSError as error:
             raise typer.BadParameter(f"--{name} {path} cannot be written: {error.strerror}") from None
+
+
+def write_result(name: str, path: Path | None, write: Callable[..., None], *arguments: Any) -> None:
+    """Call ``write(path, *arguments)`` if the option was given; its name is in errors, even that of a full disk.
+
+    Raises:
+        BrokenPipeError: nobody reads the pipe ``path`` any more.
+        OSError: ``path`` cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        write(path, *arguments)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(f"--{name} {path} cannot be written: {error.strerror or error}") from error
 
 
 def check_plot(path: Path | None) -> None:

@@ -10,10 +10,19 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 import foreload
-from foreload.cli.arguments import check_plot, check_writable, examples, given, pair, paragraphs, typed, whole
+from foreload.cli.arguments import (
+    check_plot,
+    check_writable,
+    examples,
+    given,
+    pair,
+    paragraphs,
+    typed,
+    whole,
+    write_result,
+)
 from foreload.cli.profile.command import EXAMPLES, profile
 from foreload.record.progress import Progress, track
 from foreload.record.units import quantity, size
@@ -107,7 +116,7 @@ def bench(
     steps: Annotated[bool, typer.Option("--steps", hidden=True)] = False,  # for `foreload serve`
 ) -> None:
     """Compare stock torch with foreload in every configuration, on images or on tensors in memory."""
-    from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work
+    from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work, check_images
     from foreload.bench.synth import synth_images
     from foreload.machine import granted_cores
 
@@ -123,7 +132,7 @@ def bench(
         return
     if folder is not None:
         with given("DIR"):
-            _check_images(folder)
+            check_images(folder)
         _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot, steps)
         return
     with tempfile.TemporaryDirectory() as temporary:
@@ -166,13 +175,11 @@ def plan(
     known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
     with Progress("plans", len(budgets) * len(POLICIES)) as progress:
         points = curves.curves(samples, known, budgets, progress.advance)
-    output = Console()
-    (output if output.is_terminal else Console(width=130)).print(curves.table(points, samples))
-    if json is not None:
-        about = {"what": what, "samples": count, "order": order, "epochs": epochs, "ranks": ranks, "seed": seed}
-        curves.write_json(json, points, about)
+    _console().print(curves.table(points, samples))
+    about = {"what": what, "samples": count, "order": order, "epochs": epochs, "ranks": ranks, "seed": seed}
+    write_result("json", json, curves.write_json, points, about)
+    write_result("plot", plot, curves.plot, points, samples)
     if plot is not None:
-        curves.plot(plot, points, samples)
         print(f"plot: {plot}")
     least = curves.enough(points)
     if len(budgets) == 1:
@@ -199,14 +206,9 @@ def doctor(
     ] = Path(),
 ) -> None:
     """Report what this machine offers for loading data, and what each missing feature costs."""
-    from foreload.cli.doctor import FINDINGS, examine
+    from foreload.cli.doctor import FINDINGS, examine, table
 
-    table = Table(show_header=False, box=None)
-    for finding in track(examine(path), "looking", total=FINDINGS, after=1):
-        mark = "[green]good[/]" if finding.good else "[yellow]missing[/]"
-        advice = "" if finding.good else f"\n[dim]{finding.advice}[/]"
-        table.add_row(mark, finding.name, finding.found + advice)
-    Console().print(table)
+    Console().print(table(track(examine(path), "looking", total=FINDINGS, after=1)))
 
 
 @app.command(epilog=examples("foreload serve", "foreload serve --host 0.0.0.0 --port 8080"))
@@ -272,6 +274,11 @@ def pack(
     )
 
 
+def _console() -> Console:
+    output = Console()
+    return output if output.is_terminal else Console(width=130)  # a file or pipe has no width of its own
+
+
 def _samples(what: str, keep: str, ranks: int) -> Any:
     from foreload.bench.curves import Samples, measure_folder
 
@@ -295,18 +302,6 @@ def _budgets(texts: list[str] | None, total: int) -> list[int]:
         # A number without a unit means bytes, or samples if DIR_OR_N is a number.
         amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
     return sorted({0, *(min(amount, total) for amount in amounts)})
-
-
-def _check_images(folder: Path) -> None:
-    from foreload.datasets.folders import IMAGES, list_files
-
-    listing = list_files(folder, None, IMAGES)
-    if not listing.classes:
-        raise FileNotFoundError(f"{str(folder)!r} has no class folders; put the images into one folder per class")
-    if not any(path.lower().endswith((".jpg", ".jpeg")) for path in listing.paths):
-        raise FileNotFoundError(
-            f"no .jpg or .jpeg in the class folders of {str(folder)!r}; the contestants are compared on JPEGs"
-        )
 
 
 def _bench(
@@ -333,18 +328,15 @@ def _bench(
 
     with Progress(f"{len(contestants)} contestants, epochs", epochs) as progress:
         results = compare(contestants, work, seeds, advance)
-    output = Console()
-    # A file or pipe has no width of its own.
-    output = output if output.is_terminal else Console(width=130)
+    output = _console()
     output.print(show.table(results, unit))
     output.print()
     output.print(show.legend(results))
     if absent := [contestant.name for contestant in everyone if contestant not in contestants]:
         print(f"Left out, since there is no GPU: {'; '.join(absent)}")
     output.print()
-    if json is not None:
-        show.write_json(json, results, work)
+    write_result("json", json, show.write_json, results, work)
+    write_result("plot", plot, show.plot, results, unit)
     if plot is not None:
-        show.plot(plot, results, unit)
         print(f"plot: {plot}")
     print(show.sentence(results, unit))

@@ -7,18 +7,21 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
+from rich.markup import escape
+from rich.table import Table
 
 from foreload import _native
 from foreload.machine import granted_cores, granted_memory
+from foreload.record import units
 
-__all__ = ["FINDINGS", "Finding", "examine"]
+__all__ = ["FINDINGS", "Finding", "examine", "table"]
 
 FINDINGS = 9  # number of findings
 
@@ -58,6 +61,18 @@ def examine(path: Path) -> Iterator[Finding]:
     yield _io_uring()
     yield _direct(path)
     yield _reading(path)
+
+
+def table(findings: Iterable[Finding]) -> Table:
+    """Return findings as a table for a terminal of any width."""
+    rows = Table(show_header=False, box=None)
+    for _ in range(3):
+        rows.add_column(overflow="fold")  # a long path is broken, not cut off
+    for finding in findings:
+        mark = "[green]good[/]" if finding.good else "[yellow]missing[/]"
+        advice = "" if finding.good else f"\n[dim]{escape(finding.advice)}[/]"
+        rows.add_row(mark, finding.name, escape(finding.found) + advice)
+    return rows
 
 
 def _cores() -> Finding:
@@ -152,12 +167,12 @@ def _reading(path: Path) -> Finding:
     alone, many, direct = (
         _rate(pieces[i * each : (i + 1) * each] or pieces, direct=i == 2, many=i > 0) for i in range(3)
     )
-    size = sum(length for _, _, length in pieces) / len(pieces) / 1024
+    size = sum(length for _, _, length in pieces) / len(pieces)
     will = "many at a time (io_uring)" if max(many, direct) > _MIN_SPEEDUP * alone else "one after the other"
     return Finding(
         name,
         True,
-        f"{size:,.0f} KiB from storage: {alone:,.0f}/s one after the other, {many:,.0f}/s with 64 reads in "
+        f"{units.size(size)} from storage: {alone:,.0f}/s one after the other, {many:,.0f}/s with 64 reads in "
         f"flight, {direct:,.0f}/s with direct_io=True; reads that wait will be made {will}",
     )
 

@@ -62,7 +62,8 @@ def write_trace(loaders: Any, path: str | os.PathLike[str]) -> None:
     Args:
         loaders: a loader, or a dict of names and loaders, which are shown one below the other.
         path: the file, in the Trace Event Format (JSON); compressed if it ends with ``.gz``, which Perfetto
-            opens too. It is replaced if it exists, and is never seen half-written.
+            opens too. It is replaced if it exists, and is never seen half-written. What is no file of its own (a
+            link, a pipe, a device such as ``/dev/stdout``) stays what it is, and the trace is written to it.
 
     Raises:
         TypeError: something is not a foreload loader.
@@ -93,16 +94,21 @@ def write_recordings(recordings: Sequence[Recording], path: str | os.PathLike[st
         raise FileNotFoundError(
             f"there is no folder {str(path.parent)!r} for the trace {path.name!r}; make it first"
         )
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
+    # (Another file in the place of /dev/null would break every program of the machine.)
+    replaces = not path.is_symlink() and (path.is_file() or not path.exists())
+    name = f"{path.name}.{os.getpid()}-{threading.get_native_id()}.part"
+    written = path.with_name(name) if replaces else path
     try:
-        with _open(temporary, compressed=path.suffix == ".gz") as file:
+        with _open(written, compressed=path.suffix == ".gz") as file:
             _write(recordings, file)
-        os.replace(temporary, path)
+        if replaces:
+            os.replace(written, path)
     except OSError as error:
-        # (It names the other file, which nobody has asked for.)
+        # (It names the other file, which nobody has asked for, or none.)
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if replaces:
+            written.unlink(missing_ok=True)
 
 
 def _open(path: Path, *, compressed: bool) -> IO[str]:

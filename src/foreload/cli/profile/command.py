@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreload.cli.arguments import check_writable
+from foreload.cli.arguments import check_writable, write_result
 
 if TYPE_CHECKING:
     from foreload.cli.profile.show import Profile
@@ -77,13 +79,28 @@ def profile(
         )
     except FileNotFoundError as error:
         raise typer.BadParameter(str(error)) from None
+    # After hours the disk may be full, or the pipe closed: each result is independent, the exit code the script's.
+    with _reported():
+        write_result("json", json, found.write_json)
+    is_traced = False
+    with _reported():
+        write_result("trace", trace, found.write_trace)
+        is_traced = trace is not None
     try:
-        _show(found, json, trace, f"{name}.nsys-rep" if nsys else "")
+        _show(found, trace if is_traced else None, f"{name}.nsys-rep" if nsys else "")
     except OSError as error:
-        # The pipe is closed, or the disk is full: the exit code must still be the script's.
         print(f"foreload: {error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     found.exit()
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Print an error of the block to standard error, and go on."""
+    try:
+        yield
+    except OSError as error:
+        print(f"foreload: {error}", file=sys.stderr)
 
 
 def _split(command: list[str]) -> tuple[str, list[str], bool]:
@@ -97,11 +114,7 @@ def _split(command: list[str]) -> tuple[str, list[str], bool]:
     return module[0], rest if first != "-m" else rest[1:], True
 
 
-def _show(found: Profile, json: Path | None, trace: Path | None, nsys: str) -> None:
-    if json is not None:
-        found.write_json(json)
-    if trace is not None:
-        found.write_trace(trace)
+def _show(found: Profile, trace: Path | None, nsys: str) -> None:
     found.show()
     if trace is not None:
         print(f"trace: {trace} (open it in https://ui.perfetto.dev)")
