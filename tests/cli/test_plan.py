@@ -82,6 +82,16 @@ def test_plan_names_the_policy_if_another_is_faster_and_a_budget_that_there_is_m
     assert curves.argument(usual, data)[1] == 'cache="1GiB"'
 
 
+def test_a_policy_with_more_hits_than_opt_in_no_less_time_is_explained() -> None:
+    """Samples of half the cost are kept by ``fixed`` and left out by ``opt``."""
+    data = curves.Samples(np.full(10, 1 << 20), np.full(10, 1.0), known=True)
+    hits = {"opt": 0.2, "fixed": 0.3}
+    points = [curves.Point(policy, 1 << 20, hits.get(policy, 0.1), 8.0) for policy in POLICIES]
+    assert "opt saves the most time" in str(curves.table(points, data).caption)
+    points = [curves.Point(policy, 1 << 20, 0.2, 8.0) for policy in POLICIES]
+    assert not curves.table(points, data).caption
+
+
 @pytest.mark.parametrize(
     "budget", [1, 1000, 1 << 10, 12345, 999 << 10, (1 << 20) - 1, 3435973837, 10**12 + 7, 5 << 40]
 )
