@@ -23,6 +23,7 @@ from foreload.checks import optional
 from foreload.dataset_state.handles import is_iterator, is_open
 from foreload.dataset_state.settings import Settings
 from foreload.dataset_state.walk import CONTAINERS, LRU_CACHE, PLAIN, generators, leaves, walk
+from foreload.datasets.mapped_files import mapping_at
 
 __all__ = ["CHANGES", "StateWatch", "changed", "contents", "digest", "is_made", "made_of", "snapshot"]
 
@@ -34,6 +35,9 @@ _MOST_BYTES = 1 << 20
 
 # The most bytes of one array that are added up.
 _MOST_SUMMED = 1 << 26
+
+# The most bytes that are looked at of a larger file that is mapped into memory: a disk may have to find each.
+_MOST_IN_FILE = 16
 
 # The most values that are looked at in each epoch.
 _MOST_PARTS = 2_000
@@ -177,6 +181,10 @@ def contents(value: Any, most: int = _MOST_BYTES) -> tuple[Any, ...]:
         if isinstance(value, io.StringIO):
             return value.tell(), hash(value.getvalue())
         with memoryview(value if isinstance(value, mmap.mmap) else value.getbuffer()) as data:
+            if isinstance(value, mmap.mmap) and data.readonly:
+                return value.tell(), len(data)
+            if isinstance(value, mmap.mmap) and len(data) > _MOST_SUMMED:
+                most = min(most, _MOST_IN_FILE)
             step = max(1, len(data) // most)
             return value.tell(), len(data), zlib.crc32(bytes(data[::step]))
     except (ValueError, BufferError):
@@ -185,18 +193,24 @@ def contents(value: Any, most: int = _MOST_BYTES) -> tuple[Any, ...]:
 
 def _checksum(array: Any) -> int:
     try:
-        data = np.asarray(array).reshape(-1)
-        step = max(1, data.nbytes // _MOST_BYTES)
+        data = np.asarray(array)
+        is_large = data.nbytes > _MOST_SUMMED
+        file = mapping_at(data.ctypes.data, data.itemsize) if is_large else None
+        if file is not None and not file.writable:
+            return 0
+        most = _MOST_BYTES if file is None else _MOST_IN_FILE
+        step = max(1, data.nbytes // most)
+        if is_large and not data.flags.c_contiguous:
+            return zlib.crc32(data.flat[::step].tobytes())  # without a copy of all of it
+        data = data.reshape(-1)
         checksum = zlib.crc32(np.ascontiguousarray(data[::step]).tobytes())
-        return checksum if step == 1 else checksum + _sum(data)
+        return checksum if step == 1 or is_large else checksum + _sum(data)
     except Exception:  # of a device, sparse, of objects ...
         return 0
 
 
 def _sum(data: Any) -> int:
-    """Return a sum over all bytes of an array, which takes a tenth of a checksum's time; 0 if it is very large."""
-    if data.nbytes > _MOST_SUMMED or isinstance(data, np.memmap):
-        return 0
+    """Return a sum over all bytes of an array, which takes a tenth of a checksum's time."""
     numbers = np.ascontiguousarray(data).view(np.uint8)
     return int(np.add.reduce(numbers[: numbers.size // 8 * 8].view(np.uint64)))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["MappedFile", "mapping_of", "read_only_file"]
+__all__ = ["MappedFile", "mapping_at", "mapping_of", "read_only_file"]
 
 _MAPS = Path("/proc/self/maps")  # which only Linux has
 
@@ -61,15 +61,19 @@ class _Mapping:
 
 def mapping_of(tensor: torch.Tensor) -> _Mapping | None:
     """Return the mapping of a file that a tensor lies in; None if it lies elsewhere, or that cannot be known."""
-    if tensor.nbytes == 0 or not _MAPS.exists():
+    return None if tensor.nbytes == 0 else mapping_at(tensor.data_ptr(), tensor.nbytes)
+
+
+def mapping_at(begin: int, size: int) -> _Mapping | None:
+    """The same for bytes at an address."""
+    if not _MAPS.exists():
         return None
-    begin = tensor.data_ptr()
     for line in _MAPS.read_text(errors="surrogateescape").splitlines():
         place, permissions, offset, _, inode, *path = line.split(maxsplit=5)
         first, last = (int(end, 16) for end in place.split("-"))
         if first <= begin < last:
             name = path[0] if path else ""
-            is_whole = begin + tensor.nbytes <= last and name.startswith("/") and int(inode) > 0
+            is_whole = begin + size <= last and name.startswith("/") and int(inode) > 0
             found = _Mapping(first, last, "w" in permissions, int(offset, 16), int(inode), name)
             return found if is_whole else None
     return None
