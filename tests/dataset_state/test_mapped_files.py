@@ -68,6 +68,17 @@ def test_a_large_file_is_not_read_to_see_whether_it_changes(kind: str, tmp_path:
     os.unlink(path)
 
 
+def test_many_files_that_are_only_read_are_not_read_at_all(tmp_path: Path) -> None:
+    """Each of them is small enough to be compared as a whole."""
+    path = tmp_path / "part.bin"
+    with path.open("wb") as file:
+        file.truncate(SIZE // 32)
+    for kind in ("memmap", "array"):
+        digest(FILES[kind](path)[5:])
+        digest(FILES["mmap"](path))
+    assert cached_pages(path) == 0
+
+
 def test_a_change_of_what_is_mapped_is_seen_as_far_as_it_is_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "tokens.bin"
     path.write_bytes(bytes(1 << 20))

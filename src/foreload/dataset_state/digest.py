@@ -194,6 +194,8 @@ def contents(value: Any, most: int = _MOST_BYTES) -> tuple[Any, ...]:
 def _checksum(array: Any) -> int:
     try:
         data = np.asarray(array)
+        if not data.flags.writeable and _is_mapped(array):
+            return 0  # nothing is written to it by that, and there may be many
         is_large = data.nbytes > _MOST_SUMMED
         file = mapping_at(data.ctypes.data, data.itemsize) if is_large else None
         if file is not None and not file.writable:
@@ -207,6 +209,15 @@ def _checksum(array: Any) -> int:
         return checksum if step == 1 or is_large else checksum + _sum(data)
     except Exception:  # of a device, sparse, of objects ...
         return 0
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array is known to be a view of a mapped file, or of a part of memory that is handled as one."""
+    while array is not None:
+        if isinstance(array, (np.memmap, mmap.mmap)):
+            return True
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return False
 
 
 def _sum(data: Any) -> int:
