@@ -15,6 +15,7 @@ from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
 from foreload.threads import are_over
 from foreload.tune.choice import Choice
+from foreload.workers.comparison import Comparison
 from foreload.workers.copies import own_copy
 from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers, sent_parts
 from foreload.workers.spec import CopyWatch, CrewSpec, Workers
@@ -68,6 +69,7 @@ class Crew:
     Attributes:
         recorder: the loader's recorder.
         choice: the workers that were chosen by measuring; None if there is nothing to choose, or not yet.
+        comparison: of its processes with the calling thread, which was measured too; None: it was not.
         count: the number of workers of the present epoch.
         changes: the changes that tuning made and their reasons, in words.
         tuner: tunes the threads within an epoch.
@@ -79,6 +81,7 @@ class Crew:
         self.recorder = recorder
         self.choice: Choice | None = None
         self._chosen_in = os.getpid()
+        self.comparison: Comparison | None = None
         self.count = 0
         self.changes: list[str] = []
         self.tuner: Tuner | None = None
@@ -142,6 +145,8 @@ class Crew:
             return
         self._chosen_in = os.getpid()
         self.choice = select_workers(spec, trial, may_measure=may_measure)
+        alone = self.choice.rates.get("none")
+        self.comparison = None if alone is None else Comparison(alone)
         if self.choice.count != spec.count:
             self.set_count(self.choice.count)
 

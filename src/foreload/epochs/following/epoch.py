@@ -17,6 +17,7 @@ from foreload.epochs.base import EpochSpec
 from foreload.epochs.following.foretold import Foretold
 from foreload.epochs.processes import ProcessEpoch
 from foreload.protocol import Assembly
+from foreload.workers.comparison import Comparison
 from foreload.workers.pool import Answers, W, WorkerPool
 
 __all__ = ["FollowingEpoch"]
@@ -39,6 +40,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         pool: the workers.
         held: the dataset as the workers have it; None: nobody expects that they see changes.
         inline: returns what makes batches in the calling thread.
+        comparison: of the workers with the calling thread; None: there is nothing to compare.
         stand_down: called with the reason if no workers are to load in later epochs, and the number of these
             epochs; None: all.
         how: as for :class:`ProcessEpoch`.
@@ -51,11 +53,15 @@ class FollowingEpoch(ProcessEpoch[W]):
         *,
         held: CopiedState | None,
         inline: Callable[[], Assembly],
+        comparison: Comparison | None,
         stand_down: Callable[[str, int | None], None],
         **how: Any,
     ) -> None:
         self._held = held
         self._inline = inline
+        self._comparison = comparison if held is not None else None
+        self._seen: tuple[int, int] | None = None  # samples, and nanoseconds that the loop has waited for them
+        self._is_first = True
         self._stand_down = stand_down
         self._here: Assembly | None = None  # makes batches in the calling thread
         self._foretold = Foretold(spec.cursor.order) if spec.cursor.order.may_follow else None
@@ -69,6 +75,8 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._in_order = True  # a batch that is only foretold must not come before one that was drawn
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        if self._comparison is not None:
+            self._compare(self._comparison)
         if self._here is None:
             self._request()
         if self._here is None and self._held is not None and (name := self._held.changed()) is not None:
@@ -80,6 +88,22 @@ class FollowingEpoch(ProcessEpoch[W]):
                 return number, samples, take if self._held is None else partial(self._take_or_make, take, number)
         assert self._here is not None
         return self._next_here(self._here)
+
+    def _compare(self, comparison: Comparison) -> None:
+        """Count the batch before, and let whoever is faster load the next ones."""
+        is_here = self._here is not None
+        _, _, samples, waited, *_ = self._loop.sums
+        if self._seen is not None:
+            before, until = self._seen
+            comparison.add(samples - before, (waited - until) * 1e-9, here=is_here)
+        self._seen, self._is_first = None if self._is_first else (samples, waited), False
+        if is_here:
+            decision = comparison.decide()
+            if decision is not None and decision[0]:
+                self._stand_down(f"the calling thread loads: {decision[1]}", None)
+        elif comparison.wants_trial:
+            self._take_over("the calling thread loads the rest of the epoch, to be compared with processes", 0)
+            self._seen = None
 
     def _next_answered(self) -> int | None:
         number = super()._next_answered()

@@ -1,0 +1,85 @@
+"""Processes that were chosen are compared with the calling thread if they load slower than it was measured to."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+from torch.utils.data import Dataset
+
+import foreload as fl
+from foreload.tune import choose
+from foreload.tune.measure import Measurement
+
+PROCESS = os.getpid()
+SIZE = 120
+
+
+class Slow(Dataset[int]):
+    """Takes its time in other processes, and perhaps in this one."""
+
+    def __init__(self, there: float, here: float) -> None:
+        self.there, self.here = there, here
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(self.here if os.getpid() == PROCESS else self.there)
+        return index * index
+
+
+def loader_of(dataset: Any, monkeypatch: pytest.MonkeyPatch, alone: float, **how: Any) -> Any:
+    """A loader whose measurement says that two processes are twice as fast as the calling thread."""
+    rates: dict[Any, float] = {("threads", 0): alone, ("processes", 2): 2 * alone}
+    monkeypatch.setattr(choose, "measure_workers", lambda *_: Measurement(rates, [], 0.0, ""))
+    return fl.DataLoader(dataset, batch_size=2, **how)
+
+
+def squares(loader: Any) -> list[int]:
+    return [int(value) for batch in loader for value in batch]
+
+
+EXPECTED = [index * index for index in range(SIZE)]
+
+
+@pytest.mark.parametrize("how", [{}, {"persistent_workers": True}, {"cache": "1MiB"}], ids=str)
+def test_the_calling_thread_loads_if_it_is_faster(monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]) -> None:
+    loader = loader_of(Slow(there=0.05, here=0.0), monkeypatch, alone=1e6, **how)
+    with loader:
+        for _ in range(3):
+            assert squares(loader) == EXPECTED
+        found = loader.stats()["workers"]
+        assert (found["kind"], found["count"]) == ("threads", 0)
+        assert "processes" in found["why"]
+        assert any("to be compared" in change for change in found["tuning"])
+
+
+def test_processes_go_on_in_the_next_epoch_if_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(Slow(there=0.02, here=0.2), monkeypatch, alone=1e6)
+    with loader:
+        for number in range(3):
+            assert squares(loader) == EXPECTED
+            workers = loader.stats()["workers"]
+            if number:
+                assert workers["kind"] == "processes"
+                assert workers["count"] > 0
+        # They are compared once.
+        assert len([change for change in workers["tuning"] if "to be compared" in change]) == 1
+
+
+def test_processes_as_fast_as_was_measured_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(Slow(there=0.02, here=0.0), monkeypatch, alone=1.0)
+    with loader:
+        assert squares(loader) == EXPECTED
+        workers = loader.stats()["workers"]
+        assert (workers["kind"], workers["count"], workers["tuning"]) == ("processes", 2, [])
+
+
+def test_a_number_that_the_user_gave_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = loader_of(Slow(there=0.02, here=0.0), monkeypatch, alone=1e6, num_workers=2)
+    with loader:
+        assert squares(loader) == EXPECTED
+        assert (loader.stats()["workers"]["kind"], loader.num_workers) == ("processes", 2)
