@@ -192,9 +192,16 @@ class LoaderCache:
         """Return the ranks that share the store, each as often as processes have it."""
         return [self._own_rank] if self._shared is None else self._shared.ranks()
 
-    @property
-    def router(self) -> Router | None:
-        """The router that swaps samples between ranks, with ``Cache(route=True)``."""
+    def follow_ranks(self, spec: CacheSpec) -> Router | None:
+        """Serve the present ranks, which may be others than those that were there when the cache was made.
+
+        Returns:
+            What swaps samples between them, with ``Cache(route=True)``.
+        """
+        self._router = _router(spec) if self.options.route else None
+        self._own_rank, ranks = place_in_order(_samples_of(spec.sampler))
+        if self._shared is not None:
+            self._shared.follow(self._own_rank, ranks)
         return self._router
 
     def _keep_own_samples(self, spec: CacheSpec, router: Router) -> None:

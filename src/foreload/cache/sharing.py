@@ -131,6 +131,20 @@ class SharedStore:
             )
         return make(1 + len(others))
 
+    def follow(self, rank: int, ranks: int) -> None:
+        """Take another place in the split of the order, and no longer ask ranks of a job that has ended.
+
+        Args:
+            rank: this process's rank among those that split the order now.
+            ranks: their number.
+        """
+        # After destroy_process_group(), ranks have other numbers in the next group, if there is one.
+        if self._exchange is not None and self._exchange is not rank_store():
+            self._exchange = None
+        if self._exchange is None or (rank, ranks) != (self._rank, self._ranks):
+            self._known = [rank]
+        self._rank, self._ranks = rank, ranks
+
     def ranks(self) -> list[int]:
         """Return the ranks, in the split of the order, of all processes that share the store, sorted.
 
