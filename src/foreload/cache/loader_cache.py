@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,10 @@ class LoaderCache:
         place = place_in_order(sampler)
         kind = f"{type(spec.dataset).__qualname__} {samples} {options.bytes} {options.keep}"
         self._own_rank = place[0]
-        self._shared = SharedStore(kind, partial(content_hash, self._root), *place) if options.share else None
+        # The store knows where in its one folder a sample lies.
+        place_of_spill = "" if options.spill is None else os.path.realpath(options.spill)
+        same = (kind, lambda: content_hash(self._root) + place_of_spill)
+        self._shared = SharedStore(*same, *place) if options.share else None
 
         def make(stores: int) -> SampleStore:
             room = spec.memory.cache_room(options.bytes // stores)

@@ -66,7 +66,8 @@ class SharedStore:
 
     Args:
         kind: class and size of the dataset, and the settings of the cache.
-        content: of the dataset: a function that returns a hash of it, called if there are other ranks.
+        content: a function that returns a hash of the dataset, and what else must be the same; called if there are
+            other ranks.
         rank: this process's rank among those that split the order.
         ranks: their number.
     """
@@ -124,10 +125,10 @@ class SharedStore:
         others = {other for other, _, _ in self._neighbours()} - {self._content}
         if others:
             warn_user(
-                "the datasets of ranks on this machine differ, so they have caches of their own, each with its "
-                "part of the budget. If they are the same, leave what differs out of their pickled state "
-                "(__getstate__) and out of the globals that their code names, such as the rank; with "
-                "Cache(share=False), each rank's cache gets the whole budget"
+                "the datasets of ranks on this machine differ, or their spill folders do, so they have caches of "
+                "their own, each with its part of the budget. If the datasets are the same, leave what differs "
+                "out of their pickled state (__getstate__) and out of the globals that their code names, such as "
+                "the rank; with Cache(share=False), each rank's cache gets the whole budget"
             )
         return make(1 + len(others))
 
