@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,10 @@ class LoaderCache:
         place = place_in_order(sampler)
         kind = f"{type(spec.dataset).__qualname__} {samples} {options.bytes} {options.keep}"
         self._own_rank = place[0]
-        self._shared = SharedStore(kind, partial(content_hash, self._root), *place) if options.share else None
+        # The store knows where in its one folder a sample lies.
+        place_of_spill = "" if options.spill is None else os.path.realpath(options.spill)
+        same = (kind, lambda: content_hash(self._root) + place_of_spill)
+        self._shared = SharedStore(*same, *place) if options.share else None
 
         def make(stores: int) -> SampleStore:
             room = spec.memory.cache_room(options.bytes // stores)
@@ -192,9 +194,16 @@ class LoaderCache:
         """Return the ranks that share the store, each as often as processes have it."""
         return [self._own_rank] if self._shared is None else self._shared.ranks()
 
-    @property
-    def router(self) -> Router | None:
-        """The router that swaps samples between ranks, with ``Cache(route=True)``."""
+    def follow_ranks(self, spec: CacheSpec) -> Router | None:
+        """Serve the present ranks, which may be others than those that were there when the cache was made.
+
+        Returns:
+            What swaps samples between them, with ``Cache(route=True)``.
+        """
+        self._router = _router(spec) if self.options.route else None
+        self._own_rank, ranks = place_in_order(_samples_of(spec.sampler))
+        if self._shared is not None:
+            self._shared.follow(self._own_rank, ranks)
         return self._router
 
     def _keep_own_samples(self, spec: CacheSpec, router: Router) -> None:

@@ -66,7 +66,8 @@ class SharedStore:
 
     Args:
         kind: class and size of the dataset, and the settings of the cache.
-        content: of the dataset: a function that returns a hash of it, called if there are other ranks.
+        content: a function that returns a hash of the dataset, and what else must be the same; called if there are
+            other ranks.
         rank: this process's rank among those that split the order.
         ranks: their number.
     """
@@ -124,12 +125,26 @@ class SharedStore:
         others = {other for other, _, _ in self._neighbours()} - {self._content}
         if others:
             warn_user(
-                "the datasets of ranks on this machine differ, so they have caches of their own, each with its "
-                "part of the budget. If they are the same, leave what differs out of their pickled state "
-                "(__getstate__) and out of the globals that their code names, such as the rank; with "
-                "Cache(share=False), each rank's cache gets the whole budget"
+                "the datasets of ranks on this machine differ, or their spill folders do, so they have caches of "
+                "their own, each with its part of the budget. If the datasets are the same, leave what differs "
+                "out of their pickled state (__getstate__) and out of the globals that their code names, such as "
+                "the rank; with Cache(share=False), each rank's cache gets the whole budget"
             )
         return make(1 + len(others))
+
+    def follow(self, rank: int, ranks: int) -> None:
+        """Take another place in the split of the order, and no longer ask ranks of a job that has ended.
+
+        Args:
+            rank: this process's rank among those that split the order now.
+            ranks: their number.
+        """
+        # After destroy_process_group(), ranks have other numbers in the next group, if there is one.
+        if self._exchange is not None and self._exchange is not rank_store():
+            self._exchange = None
+        if self._exchange is None or (rank, ranks) != (self._rank, self._ranks):
+            self._known = [rank]
+        self._rank, self._ranks = rank, ranks
 
     def ranks(self) -> list[int]:
         """Return the ranks, in the split of the order, of all processes that share the store, sorted.

@@ -71,7 +71,7 @@ class SpillFolder:
         OSError: it cannot be created or written, or is a link.
 
     Attributes:
-        usable: False if another run is using the folder.
+        usable: False if another run, or another rank, is using the folder.
         target: for the processes that read and write samples, if it is usable.
     """
 
@@ -82,7 +82,10 @@ class SpillFolder:
         self._lock = self._open("lock", os.O_RDWR | os.O_CREAT)
         self.usable = _locked(self._lock)
         if not self.usable:
-            warn_user(f"the spill folder {str(path)!r} is in use by another run; going on without one")
+            warn_user(
+                f"the spill folder {str(path)!r} is in use by another run, or by another rank of this one; going "
+                "on without one"
+            )
             return
         known = hashlib.sha256(fingerprint(dataset, str(path)).encode("utf-8", "surrogatepass")).hexdigest()
         meta = {"version": _VERSION, "fingerprint": known, "dataset": type(dataset).__qualname__}

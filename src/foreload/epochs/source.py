@@ -147,7 +147,8 @@ class EpochSource(LoaderOrder[T_co]):
         self._crew.retune(crew := self._renewed(crew))
         cache = self._open_cache()
         resumed, self._resumed = self._resumed, None
-        cursor = Cursor(self._order_spec(), self._epoch, resumed, None if cache is None else cache.router)
+        router = None if cache is None else cache.follow_ranks(self._cache_spec())
+        cursor = Cursor(self._order_spec(), self._epoch, resumed, router)
         watch_progress(watch, self, cursor, self._cursor)
         self._cursor = cursor
         if self.persistent_workers:

@@ -49,9 +49,11 @@ class NodeCaches(LoaderCache):
             len(root) if isinstance(root, ImageForms) else 0, forms_of(options.keep)[-1], np.uint8
         )
         self.order = "unknown"
-        self._router = None
         self._job: str | None = None
         self._keepers: dict[str, Any] = {}  # of this job, by node: the actor
+
+    def follow_ranks(self, spec: CacheSpec) -> None:
+        """Do nothing: which node loads what does not depend on ranks."""
 
     def begin(self, spec: CacheSpec, order: EpochOrder) -> None:
         """Do nothing: there is no plan."""
