@@ -126,23 +126,23 @@ class _RebuildsOurs(type):
         return issubclass(subclass, TorchDataLoader)
 
 
-class _Loader(TorchDataLoader[Any], metaclass=_RebuildsOurs):
-    pass
+class _Loader(TorchDataLoader[Any], metaclass=_RebuildsOurs): ...
 
 
 _Loader.__name__ = _Loader.__qualname__ = "DataLoader"
 
 
 def _watch_frameworks() -> None:
-    """Let the frameworks that are imported build foreload loaders from foreload loaders.
+    """Let the frameworks that are imported, with torch's class or ours in its place, build ours from ours.
 
     Called when a loader's number of workers is read, which they do before they build one.
     """
     for name, function in _BUILDERS.items():
         module = sys.modules.get(name)
-        if module is None or vars(module).get("DataLoader") is _Loader:
+        builds = None if module is None else vars(module).get("DataLoader")
+        if module is None or builds is _Loader:
             continue
-        if vars(module).get("DataLoader") is TorchDataLoader:
+        if builds is TorchDataLoader or (isinstance(builds, type) and issubclass(builds, AdaptableLoader)):
             vars(module)["DataLoader"] = _Loader
             if hasattr(getattr(module, "DataLoaderDispatcher", None), "_fetch_batches"):
                 _keep_states(module)

@@ -53,6 +53,20 @@ def test_a_model_is_trained_with_batches_of_ours(workers: Any) -> None:
     assert not leftovers.threads()
 
 
+@pytest.mark.filterwarnings("error:this version of accelerate")
+def test_a_loader_keeps_its_own_arguments_where_its_class_was_put_in_the_place_of_torchs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a script does that says ``torch.utils.data.DataLoader = foreload.DataLoader`` before its imports."""
+    monkeypatch.setattr(accelerate.data_loader, "DataLoader", fl.DataLoader)
+    own = fl.DataLoader(Regression(), batch_size=8, shuffle=True, on_error="skip", seed=3)
+    expected = indices(fl.DataLoader(Regression(), batch_size=8, shuffle=True, seed=3))
+    loader = prepared(own)
+    assert loader.base_dataloader.on_error == "skip"
+    assert indices(loader) == expected
+    assert isinstance(prepared(DataLoader(Regression(), batch_size=8)), DataLoader)
+
+
 ARGUMENTS: dict[str, Any] = {
     "in order": {"batch_size": 8},
     "shuffled": {"batch_size": 8, "shuffle": True},

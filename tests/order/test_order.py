@@ -296,3 +296,39 @@ def test_a_sampler_that_cannot_be_iterated_ends_the_epoch_with_its_error(workers
     with pytest.raises(KeyError, match="no order"):
         next(batches)
     assert next(batches, None) is None
+
+
+class FailingOnce:
+    """Its own iterator, which fails at one index and can be asked for the next."""
+
+    def __init__(self, *, batched: bool) -> None:
+        self.position = -1
+        self.batched = batched
+
+    def __iter__(self) -> FailingOnce:
+        return self
+
+    def __next__(self) -> Any:
+        self.position += 1
+        if self.position == 3:
+            raise ConnectionError
+        if self.position >= 9:
+            raise StopIteration
+        return [self.position] if self.batched else self.position
+
+
+@pytest.mark.parametrize("how", ["batches", "batch_sampler", "no batches"])
+def test_a_loop_goes_on_after_a_sampler_has_failed_as_with_torch(how: str) -> None:
+    def run(cls: Any) -> list[Any]:
+        sampler: Any = FailingOnce(batched=how == "batch_sampler")
+        arguments: dict[str, Any] = {"batch_sampler": sampler} if sampler.batched else {"sampler": sampler}
+        arguments |= {"batch_size": None} if how == "no batches" else {}
+        batches, seen = iter(cls(Squares(9), num_workers=0, **arguments)), []
+        for _ in range(12):
+            try:
+                seen.append(next(batches).tolist())
+            except (ConnectionError, StopIteration) as error:
+                seen.append(type(error).__name__)
+        return seen
+
+    assert run(fl.DataLoader) == run(TorchDataLoader)

@@ -218,22 +218,21 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
         for _ in range(2):  # no more at a time, or the first batch would wait for all of them
             if len(ahead) > self._depth or (ahead and isinstance(ahead[-1], _Failed)):
                 return
-            ahead.append(self._fetch())
+            while not self._fetch():
+                pass
 
-    def _fetch(self) -> _Moved | _Failed:
-        while (fetched := self._fetch_one()) is None:
-            pass
-        return fetched
-
-    def _fetch_one(self) -> _Moved | _Failed | None:
-        """Return the next batch, or its error; None if it turned out to be empty."""
+    def _fetch(self) -> bool:
+        """Take the next batch, or its error; False if it turned out to be empty."""
+        # No variable of a caller may hold the error, whose traceback holds the callers: nothing would free them,
+        # and with them the epoch, before the garbage collector runs.
         state = self._present_state()
         if self._may_change and self._mover.reads_source and self._sources:
             self._stream.finish(self._sources[-1].end)
         try:
             source = next(self._batches)
         except Exception as error:
-            return _Failed(error, state)
+            self._ahead.append(_Failed(error, state))
+            return True
         samples = 0 if self._watch is None else self._watch.passed()
         sources = list(tensors(source))
         is_there = self._stream.follow(sources)
@@ -242,16 +241,18 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
         try:
             batch = self._stream.run(partial(self._mover.move, source, objects))
         except EmptyBatch:
-            return None
+            return False
         except Exception as error:
-            return _Failed(stop_error(error) if isinstance(error, StopIteration) else error, state)
+            self._ahead.append(_Failed(stop_error(error) if isinstance(error, StopIteration) else error, state))
+            return True
         finally:
             end = self._stream.event()
             lent = self._mover.ring.collect()
             self._sources.append(_Source(source, sources, lent, start, end, began, samples))
             if is_there and self._may_change:
                 self._stream.wait(end)  # what the loop's stream does next may write there
-        return _Moved(batch, end, objects, state, samples)
+        self._ahead.append(_Moved(batch, end, objects, state, samples))
+        return True
 
     def _release(self, *, wait: bool) -> None:
         sources = self._sources

@@ -147,20 +147,24 @@ class ArrayBatches(Iterator[Indices]):
     """Batches cut from blocks of indices.
 
     Attributes:
-        ready: batches that can be cut without drawing another block.
         shared: whether a draw changes a generator of the user's, who may read it or draw from it.
         size: samples per batch.
         each: positions of the whole order per sample: the number of ranks that share it.
     """
 
     def __init__(self, blocks: OrderBlocks, size: int, drop_last: bool, *, shared: bool) -> None:
-        self.ready = 0
         self.shared = shared
         self.size = size
         self.each = blocks.each
         self._source = blocks
         self._drop_last = drop_last
-        self._batches = self._cut(blocks, size, drop_last)
+        self._ready = [0]
+        self._batches = _cut(blocks, size, drop_last, self._ready)
+
+    @property
+    def ready(self) -> int:
+        """The number of batches that can be cut without drawing another block."""
+        return self._ready[0]
 
     def __next__(self) -> Indices:
         """Return the indices of the next batch."""
@@ -180,22 +184,28 @@ class ArrayBatches(Iterator[Indices]):
         """Return what the order can be drawn from again."""
         return self._source.drawn
 
-    def _cut(self, blocks: Iterator[Indices], size: int, drop_last: bool) -> Iterator[Indices]:
-        parts: list[Indices] = []
-        missing = size
-        for block in blocks:
-            start = 0
-            while len(block) - start >= missing:
-                piece = block[start : start + missing]
-                start += missing
-                self.ready = (len(block) - start) // size
-                yield np.concatenate([*parts, piece]) if parts else piece
-                parts, missing = [], size
-            if start < len(block):
-                parts.append(block[start:])
-                missing -= len(block) - start
-        if parts and not drop_last:
-            yield np.concatenate(parts)
+
+def _cut(blocks: Iterator[Indices], size: int, drop_last: bool, ready: list[int]) -> Iterator[Indices]:
+    """Yield batches, and keep in ``ready`` how many can be cut without drawing another block.
+
+    Not a method: it and its object would keep each other, and a left epoch's order, until the garbage collector
+    runs.
+    """
+    parts: list[Indices] = []
+    missing = size
+    for block in blocks:
+        start = 0
+        while len(block) - start >= missing:
+            piece = block[start : start + missing]
+            start += missing
+            ready[0] = (len(block) - start) // size
+            yield np.concatenate([*parts, piece]) if parts else piece
+            parts, missing = [], size
+        if start < len(block):
+            parts.append(block[start:])
+            missing -= len(block) - start
+    if parts and not drop_last:
+        yield np.concatenate(parts)
 
 
 class ArraySamples(ArrayBatches):

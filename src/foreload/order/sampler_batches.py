@@ -78,7 +78,8 @@ class SamplerBatches(Iterator[Any]):
         # The states of generators when the sampler was asked for its iterator, and for the first item.
         self._generators: dict[str, Any] = {"iter": None, "next": None, "drew": False}
         self._raw: Any = None
-        self._items: Iterator[Any] | None = None
+        self._has_begun = self._is_through = False
+        self._known: Iterator[Any] | None = None  # what is still to come, if it has been drawn
         if not self._cuts:
             self._open()  # as torch does; it asks the sampler within its own batch sampler at the first batch
 
@@ -198,15 +199,15 @@ class SamplerBatches(Iterator[Any]):
         return items
 
     def _begin(self) -> Iterator[Any]:
-        """Return what the sampler yields, without what is left out."""
-        if self._items is None:
+        """Return what the sampler still yields, without what is left out."""
+        if not self._has_begun:
             if self._own is None and self._replay is None and not self._stateful:
                 self._first_draw()
             self._open()
             if self._stateful and not self._is_over:
                 self._states[0] = self._now()
-            self._items = self._left()
-        return self._items
+            self._has_begun = True
+        return self._left() if self._known is None else self._known
 
     def _first_draw(self) -> None:
         """Note the states of generators before the first draw, or draw with those that a state was taken with."""
@@ -219,20 +220,27 @@ class SamplerBatches(Iterator[Any]):
             self._generators[name] = now
 
     def _left(self) -> Iterator[Any]:
-        """Yield the items of the sampler that are still to come."""
-        none = True
-        while True:
+        """Yield the items of the sampler that are still to come, those after the ones that were taken before.
+
+        Made anew for each batch: a generator that was kept would keep this object, and both of them a left epoch's
+        sampler, until the garbage collector runs. Many training scripts turn it off.
+        """
+        while not self._is_through:
             # Only next() is called: a sampler that is its own iterator may start over if iter() is called again.
             try:
                 item = next(self._raw)
             except StopIteration:
-                if not (none and self._again):
+                if not self._again:
+                    self._is_through = True
                     return
                 # The state was that of an epoch that was over, and the sampler is at its end once more.
                 self._again = False
                 self._raw = iter(self._inner)
                 continue
-            none = self._again = False
+            except BaseException:
+                self._is_through = self._cuts  # torch's own batch sampler ends with its sampler's error
+                raise
+            self._again = False
             self._at += 1
             if self._taken and any(begin < self._at <= end for begin, end in self._taken):
                 continue
@@ -251,7 +259,7 @@ class SamplerBatches(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the indices of the next batch."""
-        items = self._begin() if self._items is None else self._items
+        items = self._begin()
         if self._cuts:
             batch = list(islice(items, self.size))
             if not batch or (len(batch) < self.size and self._sampler.drop_last):
@@ -305,7 +313,7 @@ class SamplerBatches(Iterator[Any]):
         else:
             # Of the iterator that is there: it may have looked at the sampler's epoch, or go on from a state.
             known = list(self._begin())
-            self._items = iter(known)
+            self._known = iter(known)
         indices = np.array(known, np.int64)
         if not self._cuts or not self._sampler.drop_last:
             return indices
@@ -318,14 +326,14 @@ class SamplerBatches(Iterator[Any]):
 
     def state(self, batches: int) -> Any:
         """Return what is needed to resume after the first ``batches`` batches of this iteration."""
-        if self._items is None and (self._own is not None or self._replay is not None):
+        if not self._has_begun and (self._own is not None or self._replay is not None):
             return {**self._start.drawn, "over": self._is_over, "again": self._again}
         if self._stateful:
             if self._start.left:
                 self._open()  # which is its own way to leave the epoch in whose middle it is
             self._forget(batches)
             return self._states[batches] if batches in self._states else self._now()
-        if self._items is None:
+        if not self._has_begun:
             # Nothing has been drawn: it will be drawn with these, whatever else is drawn until then.
             self._generators["iter" if self._raw is None else "next"] = sampler_states(self._inner)
         return {"generators": dict(self._generators)}

@@ -29,59 +29,81 @@ class RandomBlocks(Blocks):
     """
 
     def __init__(self, sampler: RandomSampler, start: Start) -> None:
-        super().__init__(observed_blocks(sampler, self._draw(sampler, start)))
-        self._sampler, self._start = sampler, start
-        self._drawn = start.drawn
+        self._source = _Source(sampler, start)
+        super().__init__(observed_blocks(sampler, _draw(self._source)))
 
     @property
     def drawn(self) -> Any:
         """The seed, or the state of the user's generator, that the order is drawn from; fixed from now on."""
-        generator = self._sampler.generator
-        if self._drawn is None and generator is None:
+        source = self._source
+        generator = source.sampler.generator
+        if source.drawn is None and generator is None:
             with kept_generators(torch.default_generator):
-                self._drawn = draw_seed()
-        return generator_text(generator) if self._drawn is None else self._drawn
+                source.drawn = draw_seed()
+        return generator_text(generator) if source.drawn is None else source.drawn
 
     def peek(self) -> Indices:
         """Return all indices that are still to come, without consuming them."""
-        if draws_at_once(self._sampler):
+        sampler = self._source.sampler
+        if draws_at_once(sampler):
             return super().peek()
         # Torch draws block by block; the user's generator must not be ahead of that here either.
-        with kept_generators(self._sampler.generator):
-            return concatenated(self._draw(self._sampler, self._start))
+        with kept_generators(sampler.generator):
+            return concatenated(_draw(self._source))
 
-    def _draw(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
-        # The same draws as RandomSampler.__iter__, and at the same moments: a user's generator may be shared.
-        skip = start.prefix
-        for block in self._of_own(sampler, start) if sampler.generator is None else self._of_users(sampler, start):
-            if skip < len(block):
-                yield block[skip:]
-            skip = max(0, skip - len(block))
 
-    def _of_own(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
-        """Draw from a generator that nothing else draws from, so that it is not seen when that happens."""
-        size, wanted = len(sampler.data_source), sampler.num_samples
-        # A seed that was fixed for a state counts, but the loop's generator goes on as it would without that.
-        seed = draw_seed() if start.drawn is None or not start.begun else 0
-        if self._drawn is None:
-            self._drawn = seed
-        if not sampler.replacement:
-            return permutations(size, wanted, self._drawn)
-        generator = torch.Generator()
-        generator.manual_seed(self._drawn)
-        return _with_replacement(size, wanted, generator)
+class _Source:
+    """What an order is drawn from.
 
-    def _of_users(self, sampler: RandomSampler, start: Start) -> Iterator[Indices]:
-        size, wanted, generator = len(sampler.data_source), sampler.num_samples, sampler.generator
-        if start.drawn is not None:
-            set_generator(generator, start.drawn)
-        self._drawn = generator_text(generator)
-        if sampler.replacement:
-            yield from _with_replacement(size, wanted, generator)
-            return
-        for count in _draws(size, wanted, replacement=False):
-            # (The last one may be of no numbers, but is drawn.)
-            yield torch.randperm(size, generator=generator).numpy()[:count]
+    An object of its own: blocks that are drawn by a method of what holds them would stay, after an epoch that was
+    left, until the garbage collector runs.
+
+    Attributes:
+        sampler: the sampler.
+        start: where to begin.
+        drawn: the seed, or the state of the user's generator; None: not fixed yet.
+    """
+
+    def __init__(self, sampler: RandomSampler, start: Start) -> None:
+        self.sampler, self.start, self.drawn = sampler, start, start.drawn
+
+
+def _draw(source: _Source) -> Iterator[Indices]:
+    # The same draws as RandomSampler.__iter__, and at the same moments: a user's generator may be shared.
+    skip = source.start.prefix
+    for block in _of_own(source) if source.sampler.generator is None else _of_users(source):
+        if skip < len(block):
+            yield block[skip:]
+        skip = max(0, skip - len(block))
+
+
+def _of_own(source: _Source) -> Iterator[Indices]:
+    """Draw from a generator that nothing else draws from, so that it is not seen when that happens."""
+    sampler, start = source.sampler, source.start
+    size, wanted = len(sampler.data_source), sampler.num_samples
+    # A seed that was fixed for a state counts, but the loop's generator goes on as it would without that.
+    seed = draw_seed() if start.drawn is None or not start.begun else 0
+    if source.drawn is None:
+        source.drawn = seed
+    if not sampler.replacement:
+        return permutations(size, wanted, source.drawn)
+    generator = torch.Generator()
+    generator.manual_seed(source.drawn)
+    return _with_replacement(size, wanted, generator)
+
+
+def _of_users(source: _Source) -> Iterator[Indices]:
+    sampler = source.sampler
+    size, wanted, generator = len(sampler.data_source), sampler.num_samples, sampler.generator
+    if source.start.drawn is not None:
+        set_generator(generator, source.start.drawn)
+    source.drawn = generator_text(generator)
+    if sampler.replacement:
+        yield from _with_replacement(size, wanted, generator)
+        return
+    for count in _draws(size, wanted, replacement=False):
+        # (The last one may be of no numbers, but is drawn.)
+        yield torch.randperm(size, generator=generator).numpy()[:count]
 
 
 def _with_replacement(size: int, wanted: int, generator: torch.Generator) -> Iterator[Indices]:
