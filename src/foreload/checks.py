@@ -286,7 +286,11 @@ def held(thing: Any, name: str) -> Any:
 def _leaves_to_instances(kind: type, name: str) -> bool:
     """Whether a class says nothing about an attribute, nor about where its objects have theirs."""
     own = kind.__dict__
-    return name not in own and ("__dict__" not in own or type(own["__dict__"]) is GetSetDescriptorType)
+    if name in own:
+        return False
+    place = own.get("__dict__")
+    # (A class made from the attributes of another one may have that one's, which does not take its objects.)
+    return place is None or (type(place) is GetSetDescriptorType and place.__objclass__ is kind)
 
 
 def _own(thing: Any, name: str) -> Any:

@@ -118,6 +118,30 @@ def test_archives_and_proxies_are_loaded(options: Any, tmp_path: Any, monkeypatc
         assert got == [([0.0, 1.0, 2.0], [0, 1, 2]), ([3.0, 4.0, 5.0], [3, 4, 5])]
 
 
+class Plain:
+    def __init__(self) -> None:
+        self.values = list(range(6))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> int:
+        return self.values[index]
+
+
+# As decorators of classes do, which leaves its objects without a __dict__ that can be asked for.
+Derived = type("Derived", (torch.utils.data.Dataset,), dict(vars(Plain)))
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"num_workers": 0}, {"num_workers": 2}], ids=str)
+def test_a_class_that_was_made_from_the_attributes_of_another(options: Any) -> None:
+    dataset = Derived()
+    with pytest.raises(TypeError):
+        vars(dataset)
+    for _ in range(2):
+        assert [batch.tolist() for batch in fl.DataLoader(dataset, 3, **options)] == [[0, 1, 2], [3, 4, 5]]
+
+
 class Dictless:
     @property
     def __dict__(self) -> Any:  # type: ignore[override]

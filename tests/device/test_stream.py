@@ -232,3 +232,14 @@ def test_a_device_that_is_not_there_is_named(make: Any) -> None:
 def test_a_device_of_another_kind_that_torch_cannot_use_is_named(device: str) -> None:
     with pytest.raises(RuntimeError, match=f"device '{device}' is asked for, but this torch cannot use it; say"):
         fl.PrefetchLoader([], device)
+
+
+def test_a_device_is_not_begun_to_be_used_when_a_loader_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is forked after that could not use it."""
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "empty", None)
+    assert check_device("xpu") == torch.device("xpu")
+    assert check_device("xpu:1") == torch.device("xpu:1")
+    with pytest.raises(RuntimeError, match="device 'xpu:2' is asked for, but this torch cannot use it"):
+        check_device("xpu:2")

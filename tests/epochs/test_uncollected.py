@@ -69,6 +69,7 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "threads": lambda: fl.DataLoader(rows(), 4, shuffle=True, num_workers=1, workers="threads"),
     "processes": lambda: fl.DataLoader(Squares(), 4, sampler=Listed(), num_workers=1, workers="processes"),
     "device": lambda: fl.DataLoader(Squares(), 4, device="cpu", device_transform=unchanged),
+    "copied ahead": lambda: fl.DataLoader(rows(), 4, device="meta"),
 }
 
 
@@ -82,12 +83,18 @@ def finish(loader: Any) -> None:
         pass
 
 
+def leave_before_the_end(loader: Any) -> None:
+    """As loops that count their steps do. The end may have been found ahead of them."""
+    for _ in islice(loader, len(loader)):
+        pass
+
+
 def of_foreload() -> Counter[str]:
     kinds = map(type, gc.get_objects())
     return Counter(kind.__name__ for kind in kinds if str(kind.__module__).startswith("foreload."))
 
 
-@pytest.mark.parametrize("run", [leave, finish])
+@pytest.mark.parametrize("run", [leave, leave_before_the_end, finish])
 @pytest.mark.parametrize("name", LOADERS)
 def test_nothing_of_an_epoch_waits_for_the_garbage_collector(name: str, run: Callable[[Any], None]) -> None:
     loader = LOADERS[name]()

@@ -15,7 +15,7 @@ from foreload.batch.assembly import SubsetAssembly, note_sample
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.cache.view import holds_values
-from foreload.checks import Indices
+from foreload.checks import Indices, optional
 from foreload.datasets.tensor_rows import Rows
 from foreload.datasets.tensors import CachedDataset, TensorAssembly, gather
 from foreload.order.index import row_numbers
@@ -161,7 +161,7 @@ def fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
     form = _FORMS.get(code.co_code)
     if form is None or (code.co_argcount, code.co_kwonlyargcount, code.co_flags & _VARIABLE) != (2, 0, 0):
         return (), False
-    own = getattr(dataset, "__dict__", {})
+    own = optional(dataset, "__dict__") or {}
     if "__getitems__" in own or not all(name in own and not hasattr(kind, name) for name in code.co_names):
         return (), False  # properties, or whatever else runs code
     return [own[name] for name in code.co_names], form in (_one, _one_named)

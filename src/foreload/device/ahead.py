@@ -230,6 +230,10 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
             self._stream.finish(self._sources[-1].end)
         try:
             source = next(self._batches)
+        except StopIteration as over:
+            # (Nor does the end itself hold them, if the loop is left before it.)
+            self._ahead.append(_Failed(over.with_traceback(None), state))
+            return True
         except Exception as error:
             self._ahead.append(_Failed(error, state))
             return True

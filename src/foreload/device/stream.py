@@ -252,10 +252,11 @@ def check_device(device: torch.device | str | int) -> torch.device:
         raise TypeError(f"device must be a str such as 'cuda', or a torch.device, got {device!r:.80}") from None
     if device.type != "cuda":
         try:
-            torch.empty(0, device=device)
+            is_usable = _is_usable(device)
         except Exception as error:  # of the several that torch has for this
-            message = f"device {str(device)!r} is asked for, but this torch cannot use it; say device='cpu'"
-            raise RuntimeError(message) from error
+            raise RuntimeError(_unusable(device)) from error
+        if not is_usable:
+            raise RuntimeError(_unusable(device))
         return device
     if not torch.cuda.is_available():
         raise RuntimeError(f"device {str(device)!r} is asked for, but torch finds no CUDA; say device='cpu'")
@@ -264,6 +265,24 @@ def check_device(device: torch.device | str | int) -> torch.device:
             f"device {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices"
         )
     return device
+
+
+def _is_usable(device: torch.device) -> bool:
+    """Whether this torch can use a device; one whose module says so is not begun to be used.
+
+    After that, a forked process could not use it: a loader may be made before a program forks.
+    """
+    if device.type in ("cpu", "meta"):
+        return True
+    module: Any = getattr(torch, device.type, None)
+    if hasattr(module, "is_available") and hasattr(module, "device_count"):
+        return bool(module.is_available()) and (device.index or 0) < module.device_count()
+    torch.empty(0, device=device)
+    return True
+
+
+def _unusable(device: torch.device) -> str:
+    return f"device {str(device)!r} is asked for, but this torch cannot use it; say device='cpu'"
 
 
 def check_transform(transform: Any, device: torch.device | None) -> DeviceTransform | None:

@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -19,7 +18,7 @@ from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 from foreload._torch import wrapper_kind
 from foreload.batch.collate import added_functions
 from foreload.batch.spec import BatchSpec
-from foreload.checks import definition_depth, optional, package_of
+from foreload.checks import held, optional, package_of
 from foreload.protocol import UserCode
 
 __all__ = ["find_user_code", "is_declared"]
@@ -69,13 +68,7 @@ def is_declared(part: Any) -> bool:
 
     What it passes on from another object by ``__getattr__`` says nothing about its own code.
     """
-    # (Most have no such attribute, which is seen in a fraction of the time.)
-    kind = type(part)
-    if not issubclass(kind, type) and definition_depth(part, "thread_safe") == len(kind.__mro__):
-        own = object.__getattribute__(part, "__dict__") if kind.__dictoffset__ else {}
-        if "thread_safe" not in own:
-            return False
-    return inspect.getattr_static(part, "thread_safe", None) is True
+    return held(part, "thread_safe") is True
 
 
 def _first_unknown(parts: Iterable[Any]) -> str | None:
