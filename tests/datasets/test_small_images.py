@@ -280,5 +280,5 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 @pytest.mark.parametrize("targets", [["cat"] * 60, [None] * 60, [1 << 70] * 60])
 def test_targets_that_torch_makes_no_tensor_of_are_named(targets: Any) -> None:
-    with pytest.raises(TypeError, match="targets must be an int for each of the 60 images, got list: "):
+    with pytest.raises(ValueError, match="targets must be an int for each of the 60 images, got list: "):
         fl.ImageArrayDataset(PIXELS, targets)

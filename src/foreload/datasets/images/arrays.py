@@ -187,7 +187,8 @@ def _as_targets(targets: Any, count: int) -> torch.Tensor:
     try:
         given = torch.as_tensor(list(targets) if isinstance(targets, range) else targets, device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise TypeError(f"{must} {type(targets).__name__}: {error}; number the classes from 0") from error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{must} {type(targets).__name__}: {error}; number the classes from 0") from error
     if given.shape != (count,) or given.is_floating_point() or given.is_complex():
         raise ValueError(f"{must} {given.dtype} of the shape {tuple(given.shape)}")
     found = given.to(torch.int64)
