@@ -7,13 +7,25 @@ worker, and then the loop, gets a core.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
+
+from foreload.record.spans import Spans, Stage
+from foreload.record.usage import queued_seconds
+
 __all__ = ["Comparison"]
 
-# Processes that give less than this share of what the calling thread was measured to give are compared with it.
+# Processes that give less than this share of what the calling thread could are compared with it.
 _SHARE = 0.5
+
+# A batch that takes longer is worth waiting for a core; the calling thread would have just one of them.
+_MAX_BATCH_SECONDS = 0.01
 
 # The fewest batches that say anything, and the fewest seconds that the loop has waited for those of processes.
 _MIN_BATCHES, _MIN_SECONDS = 8, 0.25
+
+_LOADING = [Stage.read, Stage.decode, Stage.cache, Stage.sample, Stage.transform]
 
 
 class Comparison:
@@ -21,41 +33,73 @@ class Comparison:
 
     Args:
         alone: samples per second that the calling thread was measured to load.
+        spans: of the processes.
 
-    >>> comparison = Comparison(alone=1000)
-    >>> for _ in range(8): comparison.add(10, 0.1, here=False)
-    >>> comparison.wants_trial
+    >>> comparison = Comparison(1000, Spans())
+    >>> for _ in range(8): comparison.add(4, 0.1, here=False)
+    >>> comparison.wants_trial([])
     True
-    >>> for _ in range(8): comparison.add(10, 0.05, here=True)
+    >>> for _ in range(8): comparison.add(4, 0.05, here=True)
     >>> comparison.decide()
-    (True, 'it gave 200 samples/s while the loop waited for them, processes 100')
+    (True, 'it gave 80 samples/s while the loop waited for them, processes 40')
     """
 
-    def __init__(self, alone: float) -> None:
-        self._alone = alone
-        self._batches, self._samples, self._seconds = [0, 0], [0, 0], [0.0, 0.0]  # of processes, of the thread
+    def __init__(self, alone: float, spans: Spans) -> None:
+        self._alone, self._spans = alone, spans
+        self._processes, self._thread = _Tally(), _Tally()
         self.is_over = False
 
     def add(self, samples: int, seconds: float, *, here: bool) -> None:
         """Count a batch that the loop waited for; not the first of an epoch, for which workers start."""
-        self._batches[here] += 1
-        self._samples[here] += samples
-        self._seconds[here] += seconds
+        (self._thread if here else self._processes).add(samples, seconds)
 
-    def _rate(self, *, here: bool) -> float:
-        return self._samples[here] / max(1e-9, self._seconds[here])
-
-    @property
-    def wants_trial(self) -> bool:
-        """Whether the calling thread is to load some batches."""
-        is_known = self._batches[False] >= _MIN_BATCHES and self._seconds[False] >= _MIN_SECONDS
-        return not self.is_over and is_known and self._rate(here=False) < _SHARE * self._alone
+    def wants_trial(self, processes: Iterable[int]) -> bool:
+        """Whether the calling thread is to load some batches, given the ids of the worker processes."""
+        tally = self._processes
+        if self.is_over or tally.batches < _MIN_BATCHES or tally.seconds < _MIN_SECONDS:
+            return False
+        if tally.rate < _SHARE * self._alone:
+            # Samples may take longer than those that were measured.
+            each = max(1 / self._alone, _sample_seconds(self._spans, processes))
+            is_light = each * tally.samples < _MAX_BATCH_SECONDS * tally.batches
+            if is_light and tally.rate < _SHARE / each:
+                return True
+        self._processes = _Tally()
+        return False
 
     def decide(self) -> tuple[bool, str] | None:
         """Return once whether the calling thread loads faster, and the reason; None: too early, or said before."""
-        if self.is_over or self._batches[True] < _MIN_BATCHES:
+        if self.is_over or self._thread.batches < _MIN_BATCHES:
             return None
         self.is_over = True
-        alone, together = self._rate(here=True), self._rate(here=False)
-        why = f"it gave {alone:,.0f} samples/s while the loop waited for them, processes {together:,.0f}"
-        return alone > together, why
+        here, there = self._thread.rate, self._processes.rate
+        why = f"it gave {here:,.0f} samples/s while the loop waited for them, processes {there:,.0f}"
+        return here > there, why
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.batches, self.samples, self.seconds = 0, 0, 0.0
+
+    def add(self, samples: int, seconds: float) -> None:
+        self.batches += 1
+        self.samples += samples
+        self.seconds += seconds
+
+    @property
+    def rate(self) -> float:
+        return self.samples / max(1e-9, self.seconds)
+
+
+def _sample_seconds(spans: Spans, processes: Iterable[int]) -> float:
+    """Return how long workers take for a sample, without the time in which they had no core."""
+    are_workers = np.array([lane.kind == "process" for lane in spans.lanes], bool)
+    if not are_workers.any():
+        return 0.0
+    totals = spans.totals()[are_workers]
+    loading, batch = totals[:, _LOADING], totals[:, Stage.batch]
+    samples = max(1, int(loading["samples"].sum(0).max()))
+    queued = spans.queued_seconds() + sum(map(queued_seconds, processes))
+    wall, cpu = (float(loading[name].sum()) * 1e-9 for name in ("wall_ns", "cpu_ns"))
+    # (A batch that has been collated may wait to be sent, which the calling thread does not do.)
+    return (max(cpu, wall - queued) + float(batch["cpu_ns"].sum()) * 1e-9) / samples

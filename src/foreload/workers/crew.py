@@ -146,7 +146,7 @@ class Crew:
         self._chosen_in = os.getpid()
         self.choice = select_workers(spec, trial, may_measure=may_measure)
         alone = self.choice.rates.get("none")
-        self.comparison = None if alone is None else Comparison(alone)
+        self.comparison = None if alone is None else Comparison(alone, self.recorder.spans)
         if self.choice.count != spec.count:
             self.set_count(self.choice.count)
 

@@ -101,7 +101,7 @@ class FollowingEpoch(ProcessEpoch[W]):
             decision = comparison.decide()
             if decision is not None and decision[0]:
                 self._stand_down(f"the calling thread loads: {decision[1]}", None)
-        elif comparison.wants_trial:
+        elif comparison.wants_trial(worker.process.pid for worker in self._pool.workers):
             self._take_over("the calling thread loads the rest of the epoch, to be compared with processes", 0)
             self._seen = None
 
