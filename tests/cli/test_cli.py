@@ -215,6 +215,7 @@ def test_bench_of_tensors(tmp_path: Path) -> None:
     assert "rows/s" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 @pytest.mark.parametrize("option", ["--json", "--plot"])
 def test_a_full_disk_is_named_with_the_file_that_did_not_fit(tmp_path: Path, option: str) -> None:

@@ -197,6 +197,7 @@ def test_signals_that_another_thread_receives_are_passed_on() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_full_disk_costs_no_other_result(tmp_path: Path) -> None:
     script = write(tmp_path, "for batch in DataLoader(Rows(), batch_size=4): pass\nsys.exit(3)\n")

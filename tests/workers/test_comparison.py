@@ -15,7 +15,7 @@ from foreload.tune import choose
 from foreload.tune.measure import Measurement
 
 PROCESS = os.getpid()
-SIZE = 120
+SIZE = 60
 
 
 class Sent:
@@ -71,7 +71,7 @@ def test_the_calling_thread_loads_if_it_is_faster(monkeypatch: pytest.MonkeyPatc
 
 
 def test_processes_go_on_in_the_next_epoch_if_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = loader_of(Slow(here=0.2), monkeypatch, alone=1e6, sending=0.05)
+    loader = loader_of(Slow(here=0.08), monkeypatch, alone=1e6, sending=0.05)
     with loader:
         for number in range(3):
             assert squares(loader) == EXPECTED
