@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import foreload as fl
+from foreload.dataset_state.copied import CopiedState
 from foreload.machine import granted_cores
 from foreload.tune import choose, measure, sample_cost
 from foreload.tune.choice import Choice
@@ -50,6 +51,24 @@ def test_workers_that_were_not_measured_may_be_the_best() -> None:
     best = choose._best(measured, Choice("threads", 3, ""), 1000)
     assert (best.kind, best.count) == ("threads", 3)
     assert "3 processes could not be measured (they took too long)" in best.why
+
+
+class Spins(Rows):
+    """Keeps a core busy, for a tenth of a millisecond."""
+
+    def __getitem__(self, index: int) -> Any:
+        began = time.thread_time()
+        while time.thread_time() - began < 1e-4:
+            pass
+        return index
+
+
+@pytest.mark.parametrize("size", [2_000, 100_000])
+def test_what_the_loop_takes_to_look_at_the_dataset_counts(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Before each batch, six times as long as its samples take."""
+    monkeypatch.setattr(CopiedState, "changed", lambda self: time.sleep(0.005))
+    found = chosen(Spins(size))
+    assert (found["kind"], found["count"]) == ("threads", 0)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +257,8 @@ class Computes(Rows):
         (1e-3, 1e-3, 60, ("threads", 0)),  # so short that starting takes as long
         (1e-3, 1e-3, 3000, ("processes", 2)),  # three seconds, and clear
         (1e-3, 1e-6, 500, ("processes", 8)),  # waits
-        (1e-5, 1e-5, 50_000, ("processes", 2)),
+        (3e-4, 3e-4, 10_000, ("processes", 2)),
+        (1e-5, 1e-5, 50_000, ("threads", 0)),  # eight samples of a batch take less than handing it over
         (1e-6, 1e-6, 100_000_000, ("threads", 0)),  # handing over takes longer, which nobody need try
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from foreload.cache.serialize import flatten
+from foreload.dataset_state.copied import CopiedState
 from foreload.options import WorkerKind
 from foreload.tune.workload import Workload
 
-__all__ = ["MAX_THREADS", "Candidate", "candidates_of", "never_pays", "seconds_by_processes"]
+__all__ = ["MAX_THREADS", "Candidate", "candidates_of", "look_seconds", "never_pays", "seconds_by_processes"]
 
 # The kind and number of workers; none: the thread of the loop.
 Candidate = tuple[WorkerKind, int]
@@ -18,6 +21,9 @@ _PROCESSES_PER_CORE = 4  # at most, for samples that wait
 
 # What handing a sample over takes of a core.
 _HANDOVER_SECONDS, _HANDOVER_SECONDS_PER_BYTE = 2e-6, 1.5e-10
+
+# What a process, and the loop, take of a core to hand a batch over, waking up included.
+_BATCH_SECONDS = 2e-4
 
 
 def candidates_of(work: Workload, cores: int, seconds: float, busy: float) -> list[Candidate]:
@@ -34,6 +40,21 @@ def candidates_of(work: Workload, cores: int, seconds: float, busy: float) -> li
     return candidates
 
 
+def look_seconds(work: Workload) -> float:
+    """Return what the loop takes for each sample to look, before each batch, whether it has changed the dataset.
+
+    It does so where processes load from copies of that.
+    """
+    if not work.watched:
+        return 0.0
+    held, looks = CopiedState(*work.watched), []
+    for _ in range(3):
+        began = time.perf_counter()
+        held.changed()
+        looks.append(time.perf_counter() - began)
+    return min(looks) / (work.batch_size or 1)
+
+
 def never_pays(work: Workload, cores: int, seconds: float, busy: float) -> bool:
     """Whether processes take longer for a sample than the calling thread, however long the epoch."""
     if "threads" in work.kinds or "processes" not in work.kinds:
@@ -48,4 +69,7 @@ def seconds_by_processes(
     sample = float(sum(map(len, flatten(work.view[0]))))
     handover = _HANDOVER_SECONDS + sample * _HANDOVER_SECONDS_PER_BYTE
     candidate = candidates_of(work, cores, seconds, busy)[-1]
-    return candidate, sample, max((seconds + handover) / candidate[1], (busy + handover) / cores)
+    each = _BATCH_SECONDS / (work.batch_size or 1)
+    loop, handover = each + look_seconds(work), handover + each
+    at_least = max((seconds + handover) / candidate[1], loop)
+    return candidate, sample, max(at_least, (busy + handover + loop) / cores)

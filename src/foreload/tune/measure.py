@@ -30,7 +30,7 @@ from foreload.forks.fork import forked
 from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
-from foreload.tune.candidates import Candidate, candidates_of, never_pays, seconds_by_processes
+from foreload.tune.candidates import Candidate, candidates_of, look_seconds, never_pays, seconds_by_processes
 from foreload.tune.sample_cost import MIN_EPOCH_SECONDS, sample_cost
 from foreload.tune.workload import NotWanted, Turns, Workload
 
@@ -218,7 +218,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield from estimated
         if estimated or is_short:
             return
-    yield from _in_turns(work, candidates_of(work, cores, seconds, busy), batch, alone, began)
+    look = look_seconds(work)
+    for name, value in _in_turns(work, candidates_of(work, cores, seconds, busy), batch, alone, began):
+        by_processes = isinstance(name, tuple) and name[0] == "processes"
+        # No trial worker's copy is compared with the dataset.
+        yield name, 1 / max(1 / value + look / cores, look) if by_processes else value
 
 
 def _in_turns(
