@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch.utils.data import Dataset
 
 import foreload as fl
@@ -68,6 +71,25 @@ def test_the_calling_thread_loads_if_it_is_faster(monkeypatch: pytest.MonkeyPatc
         assert (found["kind"], found["count"]) == ("threads", 0)
         assert "processes" in found["why"]
         assert any("to be compared" in change for change in found["tuning"])
+
+
+class Draws(Slow):
+    """Draws random numbers, which are the same whoever loads."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, float(torch.rand(())), random.random(), float(np.random.rand())
+
+
+def test_no_number_tells_that_they_were_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for sending, alone in ((0.1, 1e6), (0.0, 1.0)):
+        torch.manual_seed(7)
+        with loader_of(Draws(), monkeypatch, alone=alone, sending=sending, shuffle=True) as loader:
+            drawn = [[value for batch in loader for value in batch.values] for _ in range(2)]
+            found.append((drawn, torch.rand(3).tolist()))
+            compared = any("to be compared" in change for change in loader.stats()["workers"]["tuning"])
+            assert compared == (alone > 1)
+    assert found[0] == found[1]
 
 
 def test_processes_go_on_in_the_next_epoch_if_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
