@@ -15,7 +15,8 @@ from foreload.cli.profile import Profile, profile
 from foreload.cli.profile.bytecode import find_loops
 from foreload.cli.profile.inside.frames import publish_frames
 from foreload.cli.profile.loop_report import LoopReport
-from foreload.cli.profile.stacks import StackReader
+from foreload.cli.profile.loops import LoopSamples
+from foreload.cli.profile.stacks import Function, StackReader
 
 
 def write(folder: Path, text: str, name: str = "train.py") -> Path:
@@ -172,6 +173,36 @@ def test_a_loop_around_a_loader_is_told_from_it(
         if titles == expected:
             break
     assert titles == expected
+
+
+class ReaderThatImports:
+    """Sees a script within its import of the file of torch's workers, then within its loop."""
+
+    process = 1
+
+    def __init__(self, path: Path) -> None:
+        worker = Function("/site-packages/torch/utils/data/_utils/worker.py", "<module>", 1)
+        (loop,) = find_loops(compile(Path("train.py").read_text(), "train.py", "exec"))
+        script = Function(str(Path("train.py").absolute()), "<module>", 1)
+        self._stacks = [[(worker, 0)], *3 * [[(script, min(loop.waits))]]]
+
+    def read(self) -> list[tuple[Function, int]]:
+        return self._stacks.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_script_that_imports_torch_is_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "for batch in batches(): pass\n")
+    (tmp_path / "1.frames").touch()
+    monkeypatch.setattr("foreload.cli.profile.loops.StackReader", ReaderThatImports)
+    samples = LoopSamples(tmp_path)
+    samples.look_for_processes()
+    for _ in range(4):
+        samples.sample()
+    assert [loop.where for loop in samples.loops()] == ["train.py:1"]
 
 
 RANKS = """

@@ -163,7 +163,7 @@ class LoopSamples:
                 continue
             except (OSError, OverflowError):  # its stack changed meanwhile
                 continue
-            if any(function.path.endswith("torch/utils/data/_utils/worker.py") for function, _ in stack):
+            if any(_is_worker(function) for function, _ in stack):
                 self._close(path)  # a worker's own loops are not the training's
                 self._found.pop(reader.process, None)
                 continue
@@ -218,6 +218,11 @@ class LoopSamples:
         ]
         outermost.sort(key=lambda loop: -loop.seconds)
         return [loop for loop in outermost if loop.seconds >= _MIN_SHARE * outermost[0].seconds]
+
+
+def _is_worker(function: Function) -> bool:
+    # Its loop, that is: a script that imports torch runs its file as well.
+    return function.name == "_worker_loop" and function.path.endswith("torch/utils/data/_utils/worker.py")
 
 
 def _is_users(function: Function) -> bool:
