@@ -141,12 +141,13 @@ def test_a_torchvision_that_cannot_decode_is_none(
 
 
 def test_a_decoder_that_is_not_installed_is_named(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    release = (torch.version.cuda or "12").partition(".")[0]
     monkeypatch.setattr(decoders, "find_spec", lambda name: None)
     with pytest.raises(
         RuntimeError, match=r"decode='cuda' needs nvidia-nvimgcodec.* or torchvision .* or nvidia-dali"
     ):
         fl.ImageDataset(files, decode="cuda")
-    with pytest.raises(RuntimeError, match="decode='dali' needs nvidia-dali-cuda120: install it"):
+    with pytest.raises(RuntimeError, match=f"decode='dali' needs nvidia-dali-cuda{release}0: install it"):
         fl.ImageDataset(files, decode="dali")
 
 

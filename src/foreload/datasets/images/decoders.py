@@ -199,10 +199,13 @@ def _has_module(name: str) -> bool:
         return False
 
 
+# The packages have the release of CUDA in their names, which must be torch's.
+_CUDA = "13" if (torch.version.cuda or "").startswith("13.") else "12"
+
 _DECODERS: dict[str, tuple[type[Any], Callable[[], bool], str]] = {
-    "nvimagecodec": (NvImageCodec, lambda: _has_module("nvidia.nvimgcodec"), "nvidia-nvimgcodec-cu12[all]"),
+    "nvimagecodec": (NvImageCodec, lambda: _has_module("nvidia.nvimgcodec"), f"nvidia-nvimgcodec-cu{_CUDA}[all]"),
     "torchvision": (TorchVision, _has_torchvision, "torchvision (its CUDA build)"),
-    "dali": (DALI, lambda: _has_module("nvidia.dali"), "nvidia-dali-cuda120"),
+    "dali": (DALI, lambda: _has_module("nvidia.dali"), f"nvidia-dali-cuda{_CUDA}0"),
 }
 
 
