@@ -6,12 +6,15 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
+from threading import Timer
 from typing import Any
 
 import pytest
 
 import foreload as fl
+from foreload.workers.ray.worker import RayWorker
 from tests.ray.parts import Counting, Drawn, Part, plain, running_cluster
 
 ray = pytest.importorskip("ray")
@@ -103,3 +106,43 @@ def test_workers_with_parts_or_states_are_killed() -> None:
                 killed += kill(epoch, (number % 2,))
         assert got == expected
     assert killed >= 10
+
+
+class _Late:
+    """A reference to an answer, every other one of which comes after those that follow it."""
+
+    def __init__(self, reference: Any, seconds: float) -> None:
+        self.reference, self.seconds = reference, seconds
+
+    def future(self) -> Future[Any]:
+        late: Future[Any] = Future()
+
+        def come(future: Future[Any]) -> None:
+            error = future.exception()
+            late.set_result(future.result()) if error is None else late.set_exception(error)
+
+        self.reference.future().add_done_callback(lambda future: Timer(self.seconds, come, [future]).start())
+        return late
+
+
+@pytest.mark.parametrize("dataset", [Part(96), Counting(96)], ids=["parts", "states"])
+def test_workers_whose_answers_come_in_another_order_are_killed(
+    dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = RayWorker._watch
+    monkeypatch.setattr(
+        RayWorker,
+        "_watch",
+        lambda self, reference, job: watch(
+            self, _Late(reference, 0.2 if job is not None and job // 2 % 2 else 0), job
+        ),
+    )
+    options: Any = {"batch_size": 4, "num_workers": 2}
+    expected = plain(fl.DataLoader(dataset, workers="processes", **options))
+    got = []
+    epoch = iter(fl.DataLoader(dataset, workers="ray", max_restarts=100, **options))
+    for number, batch in enumerate(epoch):
+        got += plain([batch])
+        if number % 5 == 3:
+            kill(epoch, (number % 2,))
+    assert got == expected

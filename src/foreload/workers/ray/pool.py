@@ -42,7 +42,7 @@ class RayPool(WorkerPool[RayWorker]):
         self._ray = connected()
         self._job = current_job()
         self._caches = caches
-        self._messages: SimpleQueue[Message | None] = SimpleQueue()  # None: somebody rang
+        self._signals: SimpleQueue[RayWorker | None] = SimpleQueue()  # None: somebody rang
         self._has_warned = False
         self._actors = self._ray.remote(LoadingActor).options(
             # Not in the placement group of a trainer, which may have no CPU to spare.
@@ -67,7 +67,7 @@ class RayPool(WorkerPool[RayWorker]):
         return worker
 
     def _start(self, number: int, lane: Any) -> RayWorker:
-        return RayWorker(number, self._actors.remote(number, self._task), lane, self._messages)
+        return RayWorker(number, self._actors.remote(number, self._task), lane, self._signals)
 
     @property
     def closed(self) -> bool:
@@ -83,7 +83,7 @@ class RayPool(WorkerPool[RayWorker]):
 
     def wake(self) -> None:
         """Let a thread that is in :meth:`wait` return."""
-        self._messages.put(None)
+        self._signals.put(None)
 
     def wait(self, wanted: list[RayWorker], timeout: float | None, first: int) -> Answers[RayWorker] | None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -92,25 +92,26 @@ class RayPool(WorkerPool[RayWorker]):
             while not self.closed and self.first == first:
                 if any(worker in wanted or answer is None for worker, answer in found):
                     return found
-                message = self._message(deadline)
-                if message is None and deadline is not None and time.monotonic() >= deadline:
+                answering = self._signal(deadline)
+                if answering is None and deadline is not None and time.monotonic() >= deadline:
                     self._found = found
                     return None
-                if message is None:
+                if answering is None:
                     return found
-                found += self._read(message)
+                for message in answering.read():  # none if it has been replaced
+                    found += self._read(message)
             self._found = found  # answers for the epoch that has begun meanwhile may be among them
             return []
 
-    def _message(self, deadline: float | None) -> Message | None:
-        """Wait for a message; None: somebody rang, or the deadline has passed."""
+    def _signal(self, deadline: float | None) -> RayWorker | None:
+        """Wait for a worker that answers; None: somebody rang, or the deadline has passed."""
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             is_starting = not self._has_warned and not any(worker.node for worker in self.workers)
             try:
                 if not is_starting:
-                    return self._messages.get(timeout=left)
-                return self._messages.get(timeout=_START_SECONDS if left is None else min(left, _START_SECONDS))
+                    return self._signals.get(timeout=left)
+                return self._signals.get(timeout=_START_SECONDS if left is None else min(left, _START_SECONDS))
             except Empty:
                 if deadline is not None and time.monotonic() >= deadline:
                     return None
@@ -131,8 +132,6 @@ class RayPool(WorkerPool[RayWorker]):
 
     def _read(self, message: Message) -> Answers[RayWorker]:
         worker, job = message.worker, message.job
-        if worker.is_dead or self.workers[worker.number] is not worker:
-            return []  # it has been replaced
         error = message.future.exception()
         if error is not None:
             return self._failed(worker, job, error)

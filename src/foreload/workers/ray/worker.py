@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -45,7 +46,7 @@ class RayWorker(Worker):
         number: its number among the workers.
         actor: the handle of the actor.
         lane: where it records spans.
-        messages: takes what comes of the things that the actor is asked for.
+        signals: takes the worker whenever anything comes of what its actor was asked for.
 
     Attributes:
         is_ready: whether it runs, and has begun an epoch.
@@ -53,23 +54,35 @@ class RayWorker(Worker):
         reason: why it has ended, as Ray says.
     """
 
-    def __init__(self, number: int, actor: Any, lane: Lane, messages: SimpleQueue[Message | None]) -> None:
+    def __init__(self, number: int, actor: Any, lane: Lane, signals: SimpleQueue[RayWorker | None]) -> None:
         super().__init__(number, lane)
         self.process = _Process()
         self.is_ready = self.is_dead = False
         self.reason = ""
         self._actor = actor
-        self._messages = messages
+        self._signals = signals
         self._open: dict[int, Any] = {}  # the references that jobs come as
+        self._unread: deque[Message] = deque()  # in the order in which they were asked for, come or not
         self._cache: Any = None
         self._is_placed = False
         self._waiting: list[Callable[[], None]] = []  # what it is asked for as soon as its place is known
         self._watch(actor.place.remote(), None)
 
     def _watch(self, reference: Any, job: int | None) -> None:
-        messages = self._messages
-        # (Ray calls this in a thread of its own, which must not wait for anything.)
-        reference.future().add_done_callback(lambda future: messages.put(Message(self, job, future)))
+        signals, future = self._signals, reference.future()
+        self._unread.append(Message(self, job, future))
+        # (Ray calls this in a thread of its own, which must not wait for anything. The future must not hold its
+        # message, which would then stay, with its part of Ray's store, until the garbage collector runs.)
+        future.add_done_callback(lambda _: signals.put(self))
+
+    def read(self) -> Iterator[Message]:
+        """Return each message that has come, up to the first that has not.
+
+        Ray does not deliver them in order, though the actor does one thing after the other; and where the dataset
+        has a state, the latest answer says how far it is.
+        """
+        while (unread := self._unread) and unread[0].future.done():
+            yield unread.popleft()
 
     def placed(self, address: str, pid: int, cache: Any) -> None:
         """Note where the actor is.
@@ -125,6 +138,7 @@ class RayWorker(Worker):
         for reference in self._open.values():
             ray.cancel(reference)
         self._open.clear()
+        self._unread = deque(message for message in self._unread if message.job is None)
         self.asked.clear()
 
     def end(self) -> Any:
@@ -133,6 +147,7 @@ class RayWorker(Worker):
 
         self.is_dead, self.is_ready = True, False
         self._open.clear()
+        self._unread = deque()
         ray.kill(self._actor, no_restart=True)
         return self.process
 
