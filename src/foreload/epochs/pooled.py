@@ -102,8 +102,12 @@ class PooledEpoch(Epoch, Generic[W]):
                 "loader.stats()['restarts']"
             )
         other = self._pool.replace(worker)
-        other.tell(self._begin_of(worker))
+        self._tell_begin(other, worker)
         return other
+
+    def _tell_begin(self, worker: W, lost: W) -> None:
+        """Have the epoch begun by a worker in the place of one that is lost."""
+        worker.tell(self._begin_of(lost))
 
     def _fail(self, message: str) -> RuntimeError:
         """End the epoch and all workers; return the error to raise, now and if more batches are requested."""

@@ -86,6 +86,7 @@ class ProcessEpoch(PooledEpoch[W]):
         self._progress = dict(cursor.streams)
         self._unheard = {worker.number for worker in pool.workers} if self._tells else set()
         self._begin_workers()
+        self._past = self._past_epochs() if self._tells else {}
         self._sampler_error: Exception | None = None
         if self._draws_at_once:
             self._ask_ahead(self._depth)
@@ -95,6 +96,25 @@ class ProcessEpoch(PooledEpoch[W]):
     def _begin_of(self, worker: W) -> Begin:
         again = self._begin.again and worker.number in self._unheard
         return replace(self._begin, progress=self._progress.get(worker.number, BEGUN), again=again)
+
+    def _past_epochs(self) -> dict[int, Begin]:
+        """Return the epoch before, by the workers that have been through it; this one is the latest then."""
+        pool, past = self._pool, {}
+        for worker in pool.workers:
+            progress = pool.progress.get(worker.number, BEGUN)
+            for indices in worker.left:
+                progress = progress.after(None, _plain(indices))
+            worker.left.clear()
+            if pool.latest is not None and progress.state is not None and "dataset" in progress.state:
+                past[worker.number] = replace(pool.latest, progress=progress, again=False)
+        pool.latest, pool.progress = self._begin, self._progress
+        return past
+
+    def _tell_begin(self, worker: W, lost: W) -> None:
+        # One that was lost between two epochs has a copy of the dataset that had gone on in the first.
+        if lost.number in self._unheard and lost.number in self._past:
+            worker.tell(self._past[lost.number])
+        super()._tell_begin(worker, lost)
 
     def _hear(self) -> None:
         """Wait until each worker has told the state of its dataset at the beginning of the epoch."""
@@ -182,7 +202,7 @@ class ProcessEpoch(PooledEpoch[W]):
             self._sizes[number] = count(indices)
             if self._tells:
                 indices = list(indices) if isinstance(indices, Iterator) else indices
-                self._indices[number] = indices.tolist() if isinstance(indices, np.ndarray) else indices
+                self._indices[number] = _plain(indices)
         self._give(worker, number, indices)
         return number
 
@@ -286,3 +306,7 @@ class ProcessEpoch(PooledEpoch[W]):
     def _forget_jobs(self) -> None:
         self._asked.clear()
         self._answers.clear()
+
+
+def _plain(indices: Any) -> Any:
+    return indices.tolist() if isinstance(indices, np.ndarray) else indices

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import Any, Generic, TypeVar
 
+from foreload.batch.worker_progress import Progress
 from foreload.record.spans import Lane, Spans
 from foreload.workers.messages import Begin, Result
 
@@ -26,6 +27,7 @@ class Worker(ABC):
         process: its process, with the attributes of one of ``multiprocessing``.
         node: the address of its machine, if that may be another one.
         is_last: whether it has been told that there will be no more jobs.
+        left: the indices of jobs of epochs that were left, which it does though nobody waits for the answers.
     """
 
     process: Any
@@ -36,6 +38,7 @@ class Worker(ABC):
         self.asked: OrderedDict[int, Any] = OrderedDict()
         self.node = ""
         self.is_last = False
+        self.left: list[Any] = []
 
     @abstractmethod
     def tell(self, message: Begin | None) -> None:
@@ -61,6 +64,7 @@ class Worker(ABC):
         if skip:
             self.skip_to(number)
         else:
+            self.left += self.asked.values()
             self.asked.clear()
 
     @abstractmethod
@@ -99,6 +103,8 @@ class WorkerPool(ABC, Generic[W]):
         next_number: the number of the next job.
         first: the first job of the present epoch.
         is_late: whether the loop has waited in vain for a worker, which may be stuck: its end is not waited for.
+        latest: the start of the latest epoch whose dataset has a state.
+        progress: how far each worker's copy of the dataset has come in it.
     """
 
     def __init__(self, spans: Spans) -> None:
@@ -111,6 +117,8 @@ class WorkerPool(ABC, Generic[W]):
         self.next_number = 0
         self.first = 0
         self.is_late = False
+        self.latest: Begin | None = None
+        self.progress: dict[int, Progress] = {}
         self.workers: list[W] = []
 
     @property
