@@ -233,6 +233,7 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, here and in samplers and iterable datasets that have ``set_epoch``."""
+        epoch = check_int("epoch", epoch, least=0)
         self.count_from(epoch)
         self._set_sampler_epoch(epoch)
 

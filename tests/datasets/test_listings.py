@@ -162,3 +162,29 @@ def test_names_of_classes_and_targets_agree(tmp_path: Path, labels: list[Any]) -
             assert dataset.targets == expected
             assert names == [str(target) for target in expected if target >= 0]
     assert json.loads((tmp_path / "shards" / "pack.json").read_bytes())["classes"] == datasets[0].classes
+
+
+@pytest.mark.parametrize("kind", [fl.ImageDataset, fl.FileDataset])
+def test_labels_may_be_a_column_of_a_table(tmp_path: Path, kind: type[fl.ImageDataset | fl.FileDataset]) -> None:
+    """pandas holds texts, categories and ints with missing values in arrays of objects, or gives NumPy such."""
+    pandas = pytest.importorskip("pandas")
+    fill(tmp_path, "a.jpg", "b.jpg", "c.jpg")
+    table = pandas.DataFrame(
+        {
+            "file": [str(tmp_path / f"{name}.jpg") for name in "cab"],
+            "text": pandas.Series(["dog", "cat", "dog"], dtype=object),
+            "str": ["dog", "cat", "dog"],
+            "category": pandas.Categorical(["dog", "cat", "dog"]),
+            "number": pandas.Series([1, 0, 1], dtype=object),
+            "missing": ["dog", None, "dog"],
+        }
+    )
+    for column in ("text", "str", "category", "number"):
+        for labels in (table[column], table[column].values, table[column].to_numpy()):
+            dataset = kind(table["file"], labels=labels)
+            assert dataset.classes == (["0", "1"] if column == "number" else ["cat", "dog"])
+            assert [dataset[i][1] for i in range(3)] == [1, 0, 1]
+        kept = table[1:]  # its rows are numbered 1 and 2
+        assert kind(kept["file"], labels=kept[column]).targets == [0, 1]
+    with pytest.raises(TypeError, match="labels must be all int or all str, got 'dog' and"):
+        kind(table["file"], labels=table["missing"])

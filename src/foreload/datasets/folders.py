@@ -273,6 +273,9 @@ def _labelled(paths: list[str], labels: Labels | None) -> Listing:
     if len(labels) != len(paths):
         raise ValueError(f"labels has {len(labels)} entries for {len(paths)} files; give one per file")
     values = np.asarray(labels)
+    if values.dtype == object and values.ndim == 1:  # such as a column of a table from pandas
+        labels = values.tolist()
+        values = np.asarray(labels)
     if (beyond := first_beyond_int64(labels, values)) is not None:
         raise ValueError(
             f"labels: {labels[beyond]} of {paths[beyond]!r} does not fit into int64; number the classes from 0"

@@ -91,7 +91,7 @@ class KeyedSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
-        self.epoch = epoch
+        self.epoch = check_int("epoch", epoch, least=0)
         self.chosen = True
 
     def positions(self, start: int, count: int) -> Indices:

@@ -8,7 +8,6 @@ state consists of the place of reading and the names of the samples held, withou
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.context import get_spawning_popen
@@ -283,7 +282,7 @@ class ShuffledStream(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, in workers too, also persistent ones."""
-        self._epoch.fill_(operator.index(epoch))
+        self._epoch.fill_(check_int("epoch", epoch, least=0))
 
     def of_all_ranks(self) -> Self:
         """Return this stream for a tool that splits samples among ranks itself, unless its ranks were given."""

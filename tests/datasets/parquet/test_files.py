@@ -66,8 +66,6 @@ def test_types_are_the_first_files_or_an_error(tmp_path: Path) -> None:
         (pa.array([True]), pa.array([1, 5]), None),
         (pa.array([True]), pa.array([1, 0]), [True, False]),
         (pa.array([0.5]), pa.array([1, 2]), [1.0, 2.0]),
-        (pa.nulls(1), pa.array(["a", "b"]).dictionary_encode(), None),
-        (pa.nulls(1), pa.array([None, None], pa.string()).dictionary_encode(), [None, None]),
     ],
 )
 def test_what_the_first_files_type_does_not_hold_is_an_error(

@@ -21,6 +21,7 @@ from foreload.datasets.parquet.columns import collated, values_of, without_dicti
 from foreload.datasets.parquet.file import load_pyarrow, open_parquet
 from foreload.datasets.parquet.group import KeptRows
 from foreload.datasets.parquet.rowgroups import RowGroups
+from foreload.datasets.parquet.schema import with_types_of
 from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.order.index import positions_of
@@ -51,7 +52,8 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     Args:
         data_path: a file, a folder (with all ``*.parquet`` in and below it, sorted, without names that begin with
             a dot or underscore), or a list of these. All files have the wanted columns; the types are those of the
-            first file, to which others are cast (fractions may be rounded; what would lose more is an error).
+            first file (of a column without values there, and of fields that its structs lack, those of the next
+            one), to which others are cast (fractions may be rounded; what would lose more is an error).
         columns: which, in this order; None: all of the first file.
         transform: called with each dict.
         loading_mode: as for :class:`~foreload.BaseDataset`.
@@ -136,6 +138,8 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         if is_first:
             fields = (schema.field(name) for name in self.columns)
             self.schema = load_pyarrow().schema([(field.name, field.type) for field in fields])
+        else:
+            self.schema = with_types_of(self.schema, schema)
 
     def _opened(self) -> RowGroups:
         groups = self._groups

@@ -9,12 +9,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import cachetools
-import numpy as np
 
 from foreload import _native
 from foreload.cache.fingerprint import check_stamp
 from foreload.datasets.parquet.file import load_pyarrow, open_parquet
 from foreload.datasets.parquet.group import Groups, RowGroup
+from foreload.datasets.parquet.schema import cast
 from foreload.errors import DecodeError
 from foreload.record.spans import Stage
 
@@ -115,7 +115,7 @@ class RowGroups:
                     measure.samples = table.num_rows
                     measure.bytes = opened.metadata.row_group(group).total_byte_size
                 if table.schema.types != self._schema.types:
-                    table = _cast(table, self._schema)
+                    table = cast(table, self._schema)
             except (pa.ArrowException, OSError) as error:
                 rows = _rows_of(opened.metadata, group)
                 raise DecodeError(f"{path}: row group {group} cannot be decoded: {error} ({rows})") from error
@@ -125,39 +125,6 @@ class RowGroups:
                 )
         check_stamp(path, self._stamps[file])  # it may have been overwritten during the read
         return table
-
-
-def _cast(table: Any, schema: Any) -> Any:
-    """Cast columns to the types of the first file; fractions may be rounded, but nothing else be lost.
-
-    Raises:
-        pyarrow.ArrowInvalid: something would be.
-    """
-    pa = load_pyarrow()
-    cast = table.cast(schema)
-    for field, before, after in zip(schema, table.columns, cast.columns, strict=True):
-        # Arrow makes True of any number, infinity of one that is too large, and nothing of words in a dictionary.
-        if before.type != field.type and (pa.types.is_boolean(field.type) or _holds_nothing(field.type)):
-            is_lost = not after.cast(before.type).equals(before)
-        elif pa.types.is_floating(field.type) and pa.types.is_floating(before.type):
-            is_lost = _count_infinite(after) > _count_infinite(before)
-        else:
-            continue
-        if is_lost:
-            raise pa.ArrowInvalid(
-                f"column {field.name!r} has values that {field.type}, its type in the first file, does not hold"
-            )
-    return cast
-
-
-def _holds_nothing(kind: Any) -> bool:
-    """Whether all values of a type are missing, or all of a part of it."""
-    is_null: bool = load_pyarrow().types.is_null(kind)
-    return is_null or any(_holds_nothing(kind.field(part).type) for part in range(kind.num_fields))
-
-
-def _count_infinite(column: Any) -> int:
-    return int(np.isinf(column.to_numpy()).sum())
 
 
 def _rows_of(metadata: Any, group: int) -> str:
