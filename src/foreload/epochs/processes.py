@@ -86,7 +86,7 @@ class ProcessEpoch(PooledEpoch[W]):
         self._progress = dict(cursor.streams)
         self._unheard = {worker.number for worker in pool.workers} if self._tells else set()
         self._begin_workers()
-        self._past = self._past_epochs() if self._tells else {}
+        self._past = self._past_epochs()
         self._sampler_error: Exception | None = None
         if self._draws_at_once:
             self._ask_ahead(self._depth)
