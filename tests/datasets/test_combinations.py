@@ -110,3 +110,13 @@ def compare(loader: Any, dataset: Any, transform: Any, order: Any, size: int) ->
         expected = batches_of(samples, [int(index) for batch in stock for index in batch], size)
         assert same(list(loader), expected)
     loader.close()
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_a_batch_without_samples_is_the_collate_functions_business_in_torchs_loader(
+    folder: Path, kind: str
+) -> None:
+    made, make = DATASETS[kind]
+    dataset = make(made, folder)
+    batches = list(DataLoader(dataset, batch_sampler=[[0, 1], [], [2]], collate_fn=len))
+    assert batches == [2, 0, 1]

@@ -325,8 +325,10 @@ def test_images_are_not_loaded_for_a_device_that_is_none(
     files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fl.HighPerformanceDataset, "__init__", lambda *_: pytest.fail("it reads the files"))
-    with pytest.raises(RuntimeError, match="device must be one such as 'cuda'"):
+    with pytest.raises(RuntimeError, match=r"^prefetch_device must be one such as 'cuda'"):
         fl.create_dataloader(files, [0, 1], preload=True, prefetch_device="gpu0")
+    with pytest.raises(RuntimeError, match=r"^prefetch_device 'cuda.* say prefetch_device='cpu'|finds \d+ CUDA"):
+        fl.create_dataloader(files, [0, 1], preload=True, prefetch_device="cuda:99")
 
 
 def test_more_images_may_be_kept_than_any_folder_has(files: list[str]) -> None:

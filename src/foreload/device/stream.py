@@ -235,8 +235,12 @@ def side_stream(device: torch.device, *, non_blocking: bool = True) -> SideStrea
     return _Cuda(device, non_blocking) if device.type == "cuda" else _Synchronous(device)
 
 
-def check_device(device: torch.device | str | int) -> torch.device:
+def check_device(device: torch.device | str | int, name: str = "device") -> torch.device:
     """Return a device by its name.
+
+    Args:
+        device: its name, or itself.
+        name: the argument's name, for the error.
 
     Raises:
         TypeError: it is no name of a device.
@@ -247,22 +251,22 @@ def check_device(device: torch.device | str | int) -> torch.device:
         device = torch.device(device)
     except (RuntimeError, ValueError) as error:
         kind = ValueError if isinstance(error, ValueError) else RuntimeError
-        raise kind(f"device must be one such as 'cuda' or 'cpu', got {device!r:.80}: {error}") from None
+        raise kind(f"{name} must be one such as 'cuda' or 'cpu', got {device!r:.80}: {error}") from None
     except TypeError:
-        raise TypeError(f"device must be a str such as 'cuda', or a torch.device, got {device!r:.80}") from None
+        raise TypeError(f"{name} must be a str such as 'cuda', or a torch.device, got {device!r:.80}") from None
     if device.type != "cuda":
         try:
             is_usable = _is_usable(device)
         except Exception as error:  # of the several that torch has for this
-            raise RuntimeError(_unusable(device)) from error
+            raise RuntimeError(_unusable(device, name)) from error
         if not is_usable:
-            raise RuntimeError(_unusable(device))
+            raise RuntimeError(_unusable(device, name))
         return device
     if not torch.cuda.is_available():
-        raise RuntimeError(f"device {str(device)!r} is asked for, but torch finds no CUDA; say device='cpu'")
+        raise RuntimeError(f"{name} {str(device)!r} is asked for, but torch finds no CUDA; say {name}='cpu'")
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise RuntimeError(
-            f"device {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices"
+            f"{name} {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices"
         )
     return device
 
@@ -281,8 +285,8 @@ def _is_usable(device: torch.device) -> bool:
     return True
 
 
-def _unusable(device: torch.device) -> str:
-    return f"device {str(device)!r} is asked for, but this torch cannot use it; say device='cpu'"
+def _unusable(device: torch.device, name: str) -> str:
+    return f"{name} {str(device)!r} is asked for, but this torch cannot use it; say {name}='cpu'"
 
 
 def check_transform(transform: Any, device: torch.device | None) -> DeviceTransform | None:

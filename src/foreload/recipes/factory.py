@@ -181,7 +181,7 @@ def create_dataloader(
     check_bool("augment", augment)
     check_bool("pin_memory", pin_memory)
     if prefetch_device is not None:
-        check_device(prefetch_device)  # before all images are loaded
+        check_device(prefetch_device, "prefetch_device")  # before all images are loaded
     size = size_pair(img_size, "img_size")
     transform = transforms.train(size, color_jitter=_COLOR_JITTER) if augment else transforms.val(size)
     dataset = HighPerformanceDataset(data_paths, labels, transform, cache_size, preload)

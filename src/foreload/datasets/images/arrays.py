@@ -93,6 +93,8 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         assert isinstance(self.transform, SmallImageTransform)
+        if not len(indices):
+            return []
         seed = draw_seed() if self.transform.random else 0
         memory = memory_for_a_batch()
         batch = SmallImageAssembly(self, self.transform, (seed, 0), memory).start(indices)

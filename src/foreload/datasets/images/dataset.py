@@ -228,15 +228,14 @@ class ImageDataset(
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, ...]]] | None:
-        """Load the images of a batch; a stock DataLoader calls this and has nothing left to collate.
-
-        None if the transform is Python, or a subclass loads samples itself: they are then loaded one by one.
-        """
+        """Load a batch, with nothing left to collate; None if Python transforms samples or a subclass loads."""
         own = inherits(self, ImageDataset, "__getitem__", "read_encoded", "prepare_sample", "finish_sample")
         return self._load_batch if own and isinstance(self.transform, transforms.ImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[tuple[Any, ...]]:
         assert isinstance(self.transform, transforms.ImageTransform)
+        if not len(indices):
+            return []
         seed = draw_seed() if self.transform.random else 0
         memory = memory_for_a_batch()
         batch = self.image_assembly(self.transform, (seed, 0), memory).start(indices)

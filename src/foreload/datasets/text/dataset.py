@@ -177,6 +177,8 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         return self._load_batch if own else None
 
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
+        if not len(indices):
+            return []
         batch = TextAssembly(self, Buffers()).made(indices)
         if self.padding and self.target_transform is None and (IDS in batch.columns or batch.targets is None):
             return Collated(batch.padded(), len(indices), numbers=(1,))
