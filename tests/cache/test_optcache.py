@@ -166,6 +166,32 @@ def test_a_hit_may_be_changed() -> None:
         x += 1
 
 
+class Scaled(torch.utils.data.Dataset[Any]):
+    factor = 1
+    loads = 0
+
+    def __len__(self) -> int:
+        return 10
+
+    @fl.OPTCache()
+    def load(self, index: int) -> int:
+        self.loads += 1
+        return index * self.factor
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return self.load(index), self.load(index) * self.factor
+
+
+def test_what_is_kept_is_not_loaded_again_whatever_an_attribute_is_set_to() -> None:
+    """So what follows an attribute belongs behind the cache, as the documents say."""
+    fl.OPTInit(SequentialSampler, None, 10)
+    dataset = Scaled()
+    for factor in (1, 3):
+        dataset.factor = factor
+        assert [dataset[index] for index in range(10)] == [(index, index * factor) for index in range(10)]
+    assert dataset.loads == 10
+
+
 class Dying(Half):
     @fl.OPTCache(maxsize=N // 2)
     def __getitem__(self, index: int) -> Any:
