@@ -185,7 +185,7 @@ def OPTCache(maxsize: int | None = None) -> Callable[[Callable[[Any, int], Any]]
     :class:`OPTInit`. If other samples are requested, a warning says so once, and the cache goes on as LRU until
     the sampler begins another epoch. Each hit is a copy, so it may be changed. The cache serves one dataset: the
     first that is used. Others, also copies of it, and objects without weak references (``__slots__``) load their
-    samples themselves.
+    samples themselves. What is kept is not loaded again, whatever the dataset's attributes are set to later.
 
     A sample that is kept is not loaded again, whatever the dataset's attributes are set to between epochs. What
     should change with them belongs behind the cache: in ``collate_fn``, or in a ``__getitem__`` that calls the
