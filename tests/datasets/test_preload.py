@@ -6,6 +6,7 @@ import copy
 import pickle
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -24,6 +25,30 @@ def test_the_sample_that_does_not_fit_the_others_is_named() -> None:
         fl.CachedDataset([(torch.ones(2),), (torch.ones(3),)])
     (note,) = caught.value.__notes__
     assert note.startswith("foreload: sample 1: [0] has the shape (3,), but the shape (2,) in the first sample")
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [torch.full((5, 2), number) for number in range(4)],
+        [np.full((2, 3), number) for number in range(4)],
+        [torch.tensor(number) for number in range(4)],
+        [[torch.ones(2), number] for number in range(4)],
+        [0.5, 1.5, 2.5],
+        [[1, 2], [3, 4], [5, 6]],
+    ],
+)
+def test_a_list_is_a_dataset_as_it_is_to_a_loader(samples: list[Any]) -> None:
+    dataset = fl.CachedDataset(samples)
+    assert len(dataset) == len(samples)
+    for found, wanted in zip(TorchDataLoader(dataset, 2), TorchDataLoader(samples, 2), strict=True):  # type: ignore[arg-type]
+        assert repr(found) == repr(wanted)
+
+
+def test_columns_in_a_list_are_refused_with_the_remedy() -> None:
+    with pytest.raises(RuntimeError, match="equal size") as caught:
+        fl.CachedDataset([torch.ones(4, 2), torch.ones(4)])
+    assert "go in a tuple" in caught.value.__notes__[-1]
 
 
 def test_samples_of_different_types_are_not_rounded() -> None:

@@ -19,7 +19,7 @@ FORMS: dict[str, Any] = {
     "tensor": X,
     "array": X.numpy(),
     "tuple": (X, Y),
-    "list": [X, Y],
+    "list": [*X],
     "dict": {"x": X, "y": Y},
     "strided": X.T.contiguous().T,
     "float16": X.half(),
@@ -40,9 +40,7 @@ class Reference(torch.utils.data.Dataset[Any]):
         data = self.data
         if isinstance(data, dict):
             return {name: field[index] for name, field in data.items()}
-        if isinstance(data, (tuple, list)):
-            return tuple(field[index] for field in data)
-        return data[index]
+        return tuple(field[index] for field in data) if isinstance(data, tuple) else data[index]
 
 
 def flat(batch: Any) -> tuple[Any, list[Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import default_collate
 
 from foreload.batch.containers import Container, check_alike
@@ -51,6 +53,10 @@ def preload(dataset: Any) -> tuple[Any, Container | None]:
         batch = default_collate(samples)
     except Exception as error:
         note_unlike(error, samples, range(count))
+        if isinstance(dataset, list) and isinstance(samples[0], (torch.Tensor, np.ndarray)):
+            error.add_note(
+                "foreload: each tensor of a list is a sample; tensors with one row per sample go in a tuple"
+            )
         raise
     check_alike(samples)
     rounded = first_rounded(samples, batch)

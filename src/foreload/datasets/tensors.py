@@ -87,8 +87,8 @@ def _checked_out(out: torch.Tensor, source: torch.Tensor, count: int) -> torch.T
 
 
 def _are_samples(data: Any) -> bool:
-    """Whether a list is one of samples, not of tensors."""
-    return isinstance(data, list) and len(data) > 0 and isinstance(data[0], (tuple, Mapping))
+    """Whether this is a list, which is a dataset to a loader too: columns are in a tuple or dict."""
+    return isinstance(data, list) and len(data) > 0
 
 
 class CachedDataset(Dataset[Any], NativeBatches):
@@ -98,8 +98,8 @@ class CachedDataset(Dataset[Any], NativeBatches):
     it through. Worker processes map the memory, they do not copy it.
 
     Args:
-        data: a tensor, an ndarray, a (named) tuple or dict of them, all of one length; or a map-style dataset (a
-            list of tuples or dicts is one), which is loaded as a whole (its samples must collate to tensors).
+        data: a tensor, an ndarray, a (named) tuple or dict of them, all of one length; or a map-style dataset (any
+            list is one), which is loaded as a whole (its samples must collate to tensors).
             Arrays of the other byte order are converted. A dataset's samples keep their types; those of a mapping
             of tensors are dicts, unless it is an ``OrderedDict`` or ``defaultdict``.
         pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available and it is no file's.

@@ -25,6 +25,7 @@ def written(folder: Path, *columns: Any) -> fl.ParquetDataset:
     [
         ([pa.nulls(1), pa.array([5, None])], [None, 5, None]),
         ([pa.nulls(0), pa.array(["a"])], ["a"]),
+        ([pa.array([1]), pa.array(["7", None])], [1, 7, None]),
         ([pa.nulls(1), pa.nulls(1), pa.array(["a", "b"]).dictionary_encode()], [None, None, "a", "b"]),
         ([pa.nulls(1), pa.array([None], pa.string()).dictionary_encode()], [None, None]),
         ([pa.array([[], None], pa.list_(pa.null())), pa.array([[1, 2]])], [[], None, [1, 2]]),
@@ -60,6 +61,7 @@ def test_what_the_first_file_does_not_tell_the_next_one_does(
         ),
         (pa.array([datetime.date(2020, 1, 2)]), pa.array([datetime.datetime(2020, 1, 2, 5)])),
         (pa.array([1]), pa.array(["x"])),
+        (pa.array([1]), pa.array(["007"])),
         (pa.array([1], pa.int8()), pa.array([300])),
     ],
 )

@@ -82,9 +82,11 @@ def _is_value_lost(before: Any, after: Any) -> bool:
     is_a = load_pyarrow().types
     if is_a.is_floating(after.type) and (is_a.is_floating(before.type) or is_a.is_decimal(before.type)):
         return _count_infinite(after) > _count_infinite(before)
-    # Arrow makes True of any number, nothing of words in a dictionary, and a day of a time in it.
+    # Arrow makes True of any number, nothing of words in a dictionary, a day of a time in it, and 7 of "007".
     may_lose = is_a.is_boolean(after.type) or is_a.is_null(after.type)
-    if may_lose or (is_a.is_temporal(after.type) and is_a.is_temporal(before.type)):
+    is_text = is_a.is_string(before.type) or is_a.is_large_string(before.type)
+    is_read = is_text and is_a.is_integer(after.type)
+    if may_lose or is_read or (is_a.is_temporal(after.type) and is_a.is_temporal(before.type)):
         return not after.cast(before.type).equals(before)
     return False
 
