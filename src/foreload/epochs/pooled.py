@@ -18,7 +18,7 @@ from foreload.workers.crew import PoolOwner
 from foreload.workers.messages import Begin, Result
 from foreload.workers.pool import W, WorkerPool
 
-__all__ = ["PooledEpoch", "shown"]
+__all__ = ["PooledEpoch", "listed", "shown"]
 
 
 class PooledEpoch(Epoch, Generic[W]):
@@ -93,7 +93,7 @@ class PooledEpoch(Epoch, Generic[W]):
             worker: the one that has ended.
             lost: the indices of the batches that it was to make.
         """
-        indices = [each.tolist() if isinstance(each, np.ndarray) else each for each in lost]
+        indices = [listed(each) for each in lost]
         process = worker.process
         self._restarts.append(Restart(worker.number, process.pid, process.exitcode, indices, worker.node))
         if len(self._restarts) == 1:
@@ -171,6 +171,12 @@ def _take_batch(result: Result, lane: Any, number: int, pin_device: str | None) 
         return pinned(result.batch(), pin_device)
 
 
+def listed(indices: Any) -> Any:
+    """Return the indices of a batch without NumPy: an array of them as a list, others as they are."""
+    return indices.tolist() if isinstance(indices, np.ndarray) else indices
+
+
 def shown(indices: Any) -> str:
-    text = repr(indices.tolist() if hasattr(indices, "tolist") else indices)
+    """Return the indices of a batch for a message."""
+    text = repr(listed(indices))
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -11,13 +11,12 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
 from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.epochs.base import EpochSpec
-from foreload.epochs.pooled import PooledEpoch, shown
+from foreload.epochs.pooled import PooledEpoch, listed, shown
 from foreload.epochs.progress import warn_of_length
 from foreload.errors import warn_user
 from foreload.order.resume import has_state
@@ -103,7 +102,7 @@ class ProcessEpoch(PooledEpoch[W]):
         for worker in pool.workers:
             progress = pool.progress.get(worker.number, BEGUN)
             for indices in worker.left:
-                progress = progress.after(None, _plain(indices))
+                progress = progress.after(None, listed(indices))
             worker.left.clear()
             if pool.latest is not None and progress.state is not None and "dataset" in progress.state:
                 past[worker.number] = replace(pool.latest, progress=progress, again=False)
@@ -202,7 +201,7 @@ class ProcessEpoch(PooledEpoch[W]):
             self._sizes[number] = count(indices)
             if self._tells:
                 indices = list(indices) if isinstance(indices, Iterator) else indices
-                self._indices[number] = _plain(indices)
+                self._indices[number] = listed(indices)
         self._give(worker, number, indices)
         return number
 
@@ -306,7 +305,3 @@ class ProcessEpoch(PooledEpoch[W]):
     def _forget_jobs(self) -> None:
         self._asked.clear()
         self._answers.clear()
-
-
-def _plain(indices: Any) -> Any:
-    return indices.tolist() if isinstance(indices, np.ndarray) else indices
