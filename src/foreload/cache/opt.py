@@ -187,10 +187,6 @@ def OPTCache(maxsize: int | None = None) -> Callable[[Callable[[Any, int], Any]]
     first that is used. Others, also copies of it, and objects without weak references (``__slots__``) load their
     samples themselves. What is kept is not loaded again, whatever the dataset's attributes are set to later.
 
-    A sample that is kept is not loaded again, whatever the dataset's attributes are set to between epochs. What
-    should change with them belongs behind the cache: in ``collate_fn``, or in a ``__getitem__`` that calls the
-    decorated method.
-
     Args:
         maxsize: the most samples to keep; None: as many as memory allows.
 
