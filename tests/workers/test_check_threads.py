@@ -244,7 +244,10 @@ def test_open_archives_and_hdf5_files_are_signs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_deadlock_ends_with_the_stacks_of_those_that_wait() -> None:
-    found = check(Deadlock(), seconds=4)
+    for _ in range(8):  # on a busy machine the threads may miss each other
+        found = check(Deadlock(), seconds=4)
+        if found.findings:
+            break
     (finding,) = found.findings
     assert "did not come back" in finding
     assert "with second:" in finding
