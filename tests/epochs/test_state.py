@@ -326,3 +326,21 @@ def test_a_batch_sampler_without_a_sampler_is_resumed(kind: type[OwnBatches]) ->
     resumed = make()
     resumed.load_state_dict(loader.state_dict())
     assert [batch.tolist() for batch in resumed] == [[3], [0, 5, 2]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [(kind, workers) for kind in ("passes", "seed") for workers in ("threads", "processes")]
+    + [("counting", "processes")],
+)
+def test_an_epoch_that_was_closed_is_not_over(kind: str, workers: str) -> None:
+    """Also if the loop, which may be in another thread, asks for more."""
+    expected = list(make(kind, workers, shuffle=False))
+    loader: Any = make(kind, workers, shuffle=False)
+    iterator = iter(loader)
+    got = take(iterator, 2)
+    iterator.close()
+    got += list(iterator)
+    again: Any = make(kind, workers, shuffle=False)
+    again.load_state_dict(loader.state_dict())
+    assert got + list(again) == expected

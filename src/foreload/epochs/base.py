@@ -143,13 +143,13 @@ class Epoch(_TorchNames, Iterator[Any]):
                 return self._deliver()
 
     def _deliver(self) -> Any:
-        failures = self._failures
+        failures, was_closed = self._failures, self._is_closed
         self._loop.mark_requested()
         while True:
             try:
                 number, samples, take = self._next()
             except StopIteration:
-                self._cursor.finished = True
+                self._cursor.finished |= not was_closed  # else the loop has not had the rest of it
                 self._loop = self._order_loop = null_loop()
                 self._watch.end()
                 raise
