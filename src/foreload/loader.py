@@ -290,7 +290,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         transform = self.device_transform
         if self.device is not None and finishes_on_device(self.dataset):
-            transform = finisher(self.on_error, self.errors, transform)
+            transform = finisher(self.on_error, epoch.errors, transform)
         if stream is None and transform is None:
             return epoch
         from foreload.device.ahead import MovedAhead, move_ahead

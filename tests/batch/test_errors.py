@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import os
 import pathlib
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,6 +108,65 @@ def test_too_many_are_an_error(workers: str) -> None:
     loader = fl.DataLoader(Broken(), batch_size=4, on_error="skip", max_errors=6, **WORKERS[workers])
     for _ in range(3):  # each epoch by itself
         list(loader)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_of_two_loops_over_one_loader_each_has_its_own_failures(workers: str) -> None:
+    loader: Any = fl.DataLoader(Broken(), batch_size=4, on_error="skip", max_errors=len(BAD), **WORKERS[workers])
+    for one, other in zip(iter(loader), iter(loader), strict=True):
+        assert one.tolist() == other.tolist()
+    assert sorted(error.index for error in loader.errors) == sorted([*BAD, *BAD])
+
+
+class Recounting(Broken):
+    """Has a state, which a worker that replaces a killed one gets by loading its batches again."""
+
+    loaded = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.loaded += 1
+        return super().__getitem__(index)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"loaded": self.loaded}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.loaded = state["loaded"]
+
+
+@pytest.mark.parametrize("dataset", [Recounting(), BrokenStream()], ids=["map", "stream"])
+def test_failures_of_a_killed_worker_are_recorded_once(dataset: Any) -> None:
+    loader: Any = fl.DataLoader(
+        dataset, batch_size=2, on_error="skip", max_errors=len(BAD), max_restarts=100, **WORKERS["processes"]
+    )
+    epoch = iter(loader)
+    found = []
+    for batch in epoch:
+        found += batch.tolist()
+        for worker in epoch._workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGKILL)
+    assert sorted(found) == [index for index in range(19) if index not in BAD]
+    assert len(loader.errors) == len(BAD)
+    assert loader.restarts
+
+
+@pytest.mark.parametrize("workers", ["here", "processes"])
+@pytest.mark.parametrize("dataset", [Recounting(), BrokenStream()], ids=["map", "stream"])
+def test_what_a_resume_passes_over_is_not_recorded_again(dataset: Any, workers: str) -> None:
+    how = {"batch_size": 2, "on_error": "skip", "snapshot_every_n_steps": 100, **WORKERS[workers]}
+    loader: Any = fl.DataLoader(copy.copy(dataset), **how)
+    epoch = iter(loader)
+    for _ in range(4):
+        next(epoch)
+    state = loader.state_dict()
+    before = len(loader.errors)
+    epoch.close()
+    loader = fl.DataLoader(copy.copy(dataset), **how)
+    loader.load_state_dict(state)
+    list(loader)
+    assert before > 0
+    assert before + len(loader.errors) == len(BAD)
 
 
 @pytest.mark.parametrize("workers", WORKERS)

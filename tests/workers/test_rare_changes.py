@@ -228,3 +228,26 @@ def test_a_rare_sample_may_be_anything(kind: str, count: int, choose: Callable[[
         each = loader(Leaves(KINDS[kind]), batch_size=4, collate_fn=list)
         found.append([shown(iter(each)) for _ in range(3)])
     assert found[1] == found[0]
+
+
+class Damaged(Leaves):
+    """Its rare sample cannot be loaded, and the one after it not be unpickled."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == RARE:
+            raise ValueError("damaged")
+        return self.kind(index) if index == RARE + 1 else index
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_failure_in_a_batch_that_is_made_again_is_recorded_once(
+    count: int, choose: Callable[[int], None]
+) -> None:
+    choose(count)
+    loader = fl.DataLoader(Damaged(OneWay), batch_size=4, collate_fn=list, on_error="skip", max_errors=1)
+    found = [each for batch in loader for each in batch]
+    assert [each if isinstance(each, int) else each.value for each in found] == [
+        *range(RARE),
+        *range(RARE + 1, len(Squares())),
+    ]
+    assert [error.index for error in loader.errors] == [RARE]

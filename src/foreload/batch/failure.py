@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from foreload.options import OnError
 __all__ = [
     "LOST",
     "EmptyBatch",
+    "EpochErrors",
     "OnError",
     "PickledError",
     "SampleError",
@@ -95,18 +97,63 @@ def stop_error(error: StopIteration) -> RuntimeError:
     )
 
 
+class EpochErrors(list[SampleError]):
+    """The samples that failed in one epoch.
+
+    Args:
+        everything: where those of all epochs are recorded, too.
+
+    >>> everything = []
+    >>> errors = EpochErrors(everything)
+    >>> errors.append(SampleError.of(7, ValueError("what?"), "skip"))
+    >>> with errors.unrecorded():
+    ...     errors.append(SampleError.of(8, ValueError("what?"), "skip"))
+    >>> [str(error) for error in errors], everything == errors
+    (['sample 7: ValueError: what?'], True)
+    """
+
+    def __init__(self, everything: list[SampleError] | None = None) -> None:
+        super().__init__()
+        self._everything = everything
+        self._is_off = False
+
+    def append(self, error: SampleError) -> None:
+        """Record a sample that failed."""
+        if self._is_off:
+            return
+        super().append(error)
+        if self._everything is not None:
+            self._everything.append(error)
+
+    def forget(self, most: int) -> None:
+        """Keep the first ``most`` alone: the samples of the others are loaded again."""
+        for error in self[most:]:
+            if self._everything is not None and error in self._everything:
+                self._everything.remove(error)
+        del self[most:]
+
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Record nothing: what is loaded meanwhile was loaded before, and what failed is recorded already."""
+        self._is_off = True
+        try:
+            yield
+        finally:
+            self._is_off = False
+
+
 class FailureLimit:
     """The limit on samples that fail in one epoch.
 
     Args:
-        errors: the samples that failed so far, in all epochs.
-        most: the most that may fail in this one.
+        errors: the samples that failed so far in this epoch.
+        most: the most that may fail.
         skips: whether they are left out of their batches.
 
     Attributes:
         skips: as given.
 
-    >>> errors = []
+    >>> errors = EpochErrors()
     >>> limit = FailureLimit(errors, most=0)
     >>> errors.append(SampleError.of(7, ValueError("what?"), "skip"))
     >>> limit.check()
@@ -118,16 +165,15 @@ class FailureLimit:
         self.skips = skips
         self._errors = errors
         self._most = most
-        self._before = len(errors)
 
     @property
     def count(self) -> int:
-        """The number of samples of all epochs that failed."""
+        """The number of samples that failed so far."""
         return len(self._errors)
 
     def check(self) -> None:
         """Raise RuntimeError if too many samples of this epoch failed."""
-        if len(self._errors) > self._before + self._most:
+        if len(self._errors) > self._most:
             last = self._errors[-1]
             raise RuntimeError(
                 f"{self._most + 1} samples failed in this epoch, more than max_errors = {self._most}; "

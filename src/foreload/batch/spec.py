@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foreload.batch.failure import OnError, SampleError
+from foreload.batch.failure import EpochErrors, OnError
 
 if TYPE_CHECKING:
     from foreload.cache.loader_cache import LoaderCache
@@ -27,7 +27,7 @@ class BatchSpec:
         drop_last: whether a last batch that is not full is left out.
         transform: applied to each sample after the cache.
         on_error: what is done about a sample that cannot be loaded.
-        errors: where samples that failed are recorded.
+        errors: where samples of the epoch that failed are recorded.
         pin_device: the kind of device that batches are page-locked for; None: they are not.
         device: where batches are delivered; None: as they were made.
         cache: of the loader; None without one, and in worker processes, whose dataset is a view through it.
@@ -43,7 +43,7 @@ class BatchSpec:
     drop_last: bool = False
     transform: Callable[[Any], Any] | None = None
     on_error: OnError = "raise"
-    errors: list[SampleError] = field(default_factory=list)
+    errors: EpochErrors = field(default_factory=EpochErrors)
     pin_device: str | None = None
     device: torch.device | None = None
     cache: LoaderCache | None = None

@@ -62,11 +62,15 @@ class StreamBatches(Iterator[Any]):
         self._over = not again and state.get("over", False)
         self._ended = not again and (self._over or state.get("ended", False))
         self._items = self._opened(state)
-        for _ in range(0 if again else progress.since):
+        with self._errors.unrecorded():
+            self._pass_over(0 if again else progress.since)
+
+    def _pass_over(self, batches: int) -> None:
+        for _ in range(batches):
             try:
                 self._samples()
             except StopIteration:
-                break
+                return
             except Exception:  # the loop got it at the time, and went on
                 continue
 

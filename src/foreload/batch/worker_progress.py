@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from foreload.batch.failure import EpochErrors
 from foreload.order.resume import has_state, require_taken, state_of
 
 __all__ = ["BEGUN", "Progress", "StatefulSamples", "is_due"]
@@ -56,26 +57,43 @@ class StatefulSamples:
         progress: how far it has come.
         load: loads a batch of samples, to bring the dataset where it was.
         arrays: whether ``load`` takes indices as arrays.
+        errors: where samples that fail are recorded.
     """
 
-    def __init__(self, dataset: Any, progress: Progress, load: Callable[[Any], Any], *, arrays: bool) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        progress: Progress,
+        load: Callable[[Any], Any],
+        *,
+        arrays: bool,
+        errors: EpochErrors,
+    ) -> None:
         self._dataset = dataset
         require_taken(progress.state)
         if progress.state is not None and progress.state["dataset"] is not None:
             dataset.load_state_dict(copy.deepcopy(progress.state["dataset"]))
-        for indices in progress.replay:
-            wanted = np.array(indices, np.int64) if arrays else indices
-            try:
-                load(wanted)
-            except Exception:  # the loop got it at the time, and went on
-                continue
+        with errors.unrecorded():
+            for indices in progress.replay:
+                wanted = np.array(indices, np.int64) if arrays else indices
+                try:
+                    load(wanted)
+                except Exception:  # the loop got it at the time, and went on
+                    continue
 
     @staticmethod
     def of(
-        dataset: Any, progress: Progress, load: Callable[[Any], Any], *, arrays: bool
+        dataset: Any,
+        progress: Progress,
+        load: Callable[[Any], Any],
+        *,
+        arrays: bool,
+        errors: EpochErrors,
     ) -> StatefulSamples | None:
         """Return the dataset with its state restored; None if it has none."""
-        return StatefulSamples(dataset, progress, load, arrays=arrays) if has_state(dataset) else None
+        if not has_state(dataset):
+            return None
+        return StatefulSamples(dataset, progress, load, arrays=arrays, errors=errors)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the dataset, as a copy that later samples do not change."""

@@ -101,13 +101,14 @@ class DALILoader:
         """Begin an epoch; one that is under way ends, since there is one pipeline."""
         self._end_epoch()
         loader = self.loader
+        indices = iter(loader)
         epoch = DALIEpoch(
-            iter(loader),
+            indices,
             self._pipeline,
             loader.state_dict,
             self._present,
             loader.on_error,
-            loader.errors,
+            indices.errors,
             self._samples.path,
         )
         self._epoch, self._place = weakref.ref(epoch), epoch.place

@@ -101,7 +101,11 @@ class _TorchNames(TorchIterator):
 
 
 class Epoch(_TorchNames, Iterator[Any]):
-    """The iterator over a loader's batches, as ``iter(loader)`` returns it."""
+    """The iterator over a loader's batches, as ``iter(loader)`` returns it.
+
+    Attributes:
+        errors: the samples that failed in this epoch.
+    """
 
     _owner: PoolOwner | None = None  # ends persistent workers
 
@@ -122,7 +126,8 @@ class Epoch(_TorchNames, Iterator[Any]):
         self._watches_memory = self._store is not None or spec.memory.limit is not None
         # (Samples of a stream are counted when they have been loaded.)
         skips = spec.batches.on_error == "skip" and not isinstance(spec.dataset, IterableDataset)
-        self._failures = FailureLimit(spec.batches.errors, spec.max_errors, skips=skips)
+        self.errors = spec.batches.errors
+        self._failures = FailureLimit(self.errors, spec.max_errors, skips=skips)
 
     def __len__(self) -> int:
         """Return the number of batches of the whole epoch."""

@@ -22,7 +22,10 @@ class InlineEpoch(Epoch):
         self._assembly = assembly
         cursor = spec.cursor
         progress, arrays = cursor.streams.get(0, BEGUN), cursor.order.is_array
-        source = cursor.restore(lambda: StatefulSamples.of(spec.dataset, progress, self._load, arrays=arrays))
+        errors = spec.batches.errors
+        source = cursor.restore(
+            lambda: StatefulSamples.of(spec.dataset, progress, self._load, arrays=arrays, errors=errors)
+        )
         if source is not None:
             cursor.live = source.state
 

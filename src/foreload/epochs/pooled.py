@@ -35,7 +35,6 @@ class PooledEpoch(Epoch, Generic[W]):
         super().__init__(spec)
         self._owner = owner
         self._pin_device = spec.batches.pin_device
-        self._errors = spec.batches.errors
         self._restarts = spec.restarts
         self._max_restarts = spec.max_restarts
         self._failure: str | None = None
@@ -83,7 +82,8 @@ class PooledEpoch(Epoch, Generic[W]):
             )
 
     def _take(self, result: Result) -> Any:
-        self._errors += result.failures or []
+        for failure in result.failures or ():
+            self.errors.append(failure)
         return _take_batch(result, self._lane, result.number - self._first, self._pin_device)
 
     def _restart(self, worker: W, lost: Iterable[Any]) -> W:

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
 from foreload._torch import auto_collates, expected_length, index_sampler
 from foreload.batch.collate import warn_of_pinning
-from foreload.batch.failure import OnError, SampleError
+from foreload.batch.failure import EpochErrors, OnError, SampleError
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.view import CachedView
@@ -270,7 +270,7 @@ class EpochSource(LoaderOrder[T_co]):
             drop_last=self.drop_last,
             transform=self.transform,
             on_error=self.on_error,
-            errors=self.errors,
+            errors=EpochErrors(self.errors),
             pin_device=self._pin_device,
             device=self.device,
             cache=self._open.cache,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from foreload.batch.failure import EpochErrors
 from foreload.options import Cache, WorkerKind
 from foreload.protocol import Assembly
 from foreload.record.recorder import Recorder
@@ -328,7 +329,7 @@ def _task(spec: CrewSpec, seed: int) -> WorkerTask:
     from foreload.workers.worker import WorkerTask
 
     # The loop's process pins memory, and the view has the cache in it already.
-    batches = replace(spec.batches, errors=[], pin_device=None, cache=None, lookahead=False)
+    batches = replace(spec.batches, errors=EpochErrors(), pin_device=None, cache=None, lookahead=False)
     is_chosen = spec.workers == "auto" and spec.is_auto
     is_hidden = is_chosen and spec.init is None and not spec.is_stream
     task = WorkerTask(

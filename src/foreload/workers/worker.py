@@ -196,7 +196,9 @@ class WorkerState:
 
         self._batches = make
         if begin.snapshots is not None:
-            self._source = StatefulSamples.of(task.dataset, begin.progress, make, arrays=begin.arrays)
+            self._source = StatefulSamples.of(
+                task.dataset, begin.progress, make, arrays=begin.arrays, errors=task.spec.errors
+            )
 
     def _state(self) -> Any:
         """Return the state of the dataset if it is due after this batch."""

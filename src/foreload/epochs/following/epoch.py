@@ -116,18 +116,18 @@ class FollowingEpoch(ProcessEpoch[W]):
 
     def _take_or_make(self, take: Callable[[], Any], number: int) -> Any:
         """Take a batch from a worker, or make it here if it cannot be unpickled."""
-        indices, failures = self._taken.pop(number), len(self._errors)
+        indices, failures = self._taken.pop(number), len(self.errors)
         try:
             return take()
         except EmptyBatch:
             raise
         except Exception as error:
-            del self._errors[failures:]
-            if self._here is None:
-                why = f"its samples cannot be sent between processes ({type(error).__name__}: {error})"
-                self._take_over(f"the calling thread loads, because {why}", 1)
-            assert self._here is not None
-            return self._make(self._here, indices, number)
+            why = f"its samples cannot be sent between processes ({type(error).__name__}: {error})"
+        self.errors.forget(failures)
+        if self._here is None:
+            self._take_over(f"the calling thread loads, because {why}", 1)
+        assert self._here is not None
+        return self._make(self._here, indices, number)
 
     def _request(self) -> None:
         """Draw the batch that the loop requests, and deal what may be loaded ahead."""
