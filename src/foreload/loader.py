@@ -188,6 +188,8 @@ class DataLoader(AdaptableLoader[T_co]):
             in_order=in_order,
         )
         self.prefetch_factor = prefetch_factor if self._auto_workers else self.prefetch_factor  # may be copied
+        if prefetch_factor is not None:  # torch's own errors come first
+            check_int("prefetch_factor", 1 if prefetch_factor is True else prefetch_factor, least=1)
         if origin is not None:
             self.go_on_from(origin)
         self._check_left_to_torch()

@@ -206,6 +206,13 @@ def test_prefetch_factor_bounds_how_far_ahead_samples_are_made(factor: int) -> N
     iterator.close()
 
 
+def test_a_prefetch_factor_that_torch_finds_wrong_later_is_refused() -> None:
+    with pytest.raises(ValueError, match="prefetch_factor must be 1 or more, got 0"):
+        fl.DataLoader(Items(4), num_workers=2, prefetch_factor=0)
+    with pytest.raises(TypeError, match=r"prefetch_factor must be an int, got 2\.5"):
+        fl.DataLoader(Items(4), num_workers=2, prefetch_factor=2.5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_out_of_order_gives_every_batch_once(workers: Any) -> None:
     has_batch = multiprocessing.get_context("fork").Event()
