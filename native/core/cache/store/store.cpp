@@ -178,6 +178,9 @@ SampleStore::Found SampleStore::request(Section& section, size_t sample, bool wa
     const bool keep = keeps(sample, SampleEntry::use_of(word), state == SampleEntry::present);
     const uint64_t use = SampleEntry::use_of(word) + 1;
     if (state == SampleEntry::present) {
+      // Kept anew in another form meanwhile, it has the same word again, but another block: a section that
+      // began before keeps the one it has seen from being used again.
+      if (block == 0 || entry.block.load() != block) continue;
       if (!entry.word.compare_exchange_strong(
               word, SampleEntry::word_of(keep ? SampleEntry::present : SampleEntry::absent, use)))
         continue;
@@ -229,13 +232,12 @@ bool SampleStore::claim_present(Section&, size_t sample) {
   if (found == nullptr || header_->frozen.load() != 0) return false;
   uint64_t word = found->word.load();
   if (SampleEntry::state_of(word) != SampleEntry::present) return false;
-  const uint64_t block = found->block.load();
   if (!found->word.compare_exchange_strong(
           word, SampleEntry::word_of(SampleEntry::loading, SampleEntry::use_of(word), this_process()))) {
     return false;
   }
   header_->entries.fetch_sub(1);
-  release(*found, block);
+  release(*found, found->block.load());
   return true;
 }
 
