@@ -57,9 +57,10 @@ _Key = tuple[int, str]
 class BetweenEpochs:
     """A look at the attributes of a dataset of the user's class, and of the user's objects in it.
 
-    An attribute counts if code that loads samples reads it and does not set it, as it does a count, or a file that
-    is opened when it is first needed. Numbers and texts are compared by value, and so are containers that take the
-    place of others; what is written into one is not seen. So it is the same whether this process loads or others.
+    An attribute, of an object or its class, counts if code that loads samples reads it and does not set it, as it
+    does a count, or a file that is opened when it is first needed; so do the methods that are called. Numbers and
+    texts are compared by value, and so are containers that take the place of others; what is written into one is
+    not seen. So it is the same whether this process loads or others.
 
     Args:
         dataset: of any class.
@@ -104,6 +105,7 @@ class BetweenEpochs:
         for key in before | now:
             with suppress(Exception):
                 if key[0] in owners and not (key in before and key in now and now[key].is_same(before[key])):
+                    _names_of.cache_clear()  # a method may be another one
                     return key[1]
         return None
 
@@ -137,6 +139,8 @@ class _Reference:
 
 def _content(value: Any, depth: int) -> Any:
     kind = type(value)
+    if isinstance(value, FunctionType):  # which notebooks give other code when its file has changed
+        return _Reference(value), value.__code__
     if isinstance(value, (str, bytes)) and len(value) > _LONG:
         return kind, len(value), hash(value)
     if isinstance(value, PLAIN):
@@ -166,7 +170,7 @@ def _is_plain_container(value: Any) -> bool:
 
 def _attributes(dataset: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield the attributes that count: their owners, names and values."""
-    read: frozenset[str] = frozenset()
+    read = frozenset(_ENTRIES)
     while True:  # until the code of all that is found has been looked through
         owners = list(_owners(dataset, read))
         more = read.union(*(_read_by(owner, own, read) for owner, own in owners))
@@ -214,11 +218,25 @@ def _owners(dataset: Any, read: frozenset[str]) -> Iterator[tuple[Any, dict[str,
             left += _parts_of(value)
         else:
             held = optional(value, "__dict__")
-            own = {key: part for key, part in held.items() if isinstance(key, str)} if type(held) is dict else {}
+            own = _of_class(kind)
+            own |= {key: part for key, part in held.items() if isinstance(key, str)} if type(held) is dict else {}
             slots = (slot for base in kind.__mro__ for slot in slots_of(base))
             own |= {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
             yield value, own
             left += (own[name] for name in own if name in read)
+
+
+def _of_class(kind: Any) -> dict[str, Any]:
+    """Return the attributes that the user's classes give to all of their objects."""
+    bases = [base for base in reversed(kind.__mro__) if not is_installed(module_of(base))]
+    return {name: _unwrapped(part) for base in bases for name, part in vars(base).items()}
+
+
+def _unwrapped(part: Any) -> Any:
+    """Return the function in a property, a static method and the like; anything else as it is."""
+    for wrapper in ("fget", "func", "__func__", "__wrapped__"):
+        part = optional(part, wrapper) or part
+    return part
 
 
 def _parts_of(value: Any) -> list[Any]:
@@ -245,9 +263,7 @@ def _names_of(kind: Any, entries: frozenset[str]) -> tuple[frozenset[str], froze
     left: list[Any] = [vars(base)[name] for base in kind.__mro__ for name in followed & vars(base).keys()]
     seen: set[CodeType] = set()
     while left:
-        function = left.pop()
-        for wrapper in ("fget", "func", "__func__", "__wrapped__"):
-            function = optional(function, wrapper) or function
+        function = _unwrapped(left.pop())
         if not isinstance(function, FunctionType) or function.__code__ in seen:
             continue
         seen.add(function.__code__)
