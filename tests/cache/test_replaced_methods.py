@@ -1,9 +1,11 @@
-"""Caches of datasets whose class gets other methods or attributes between epochs, as notebooks reload them."""
+"""Caches of datasets whose code, or what that reads, is replaced between epochs, as in a notebook."""
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -82,8 +84,59 @@ def test_samples_are_what_the_class_gives_now(change: Callable[[Any], None]) -> 
         assert torch.cat(list(loader)).tolist() == expected
     if change is read_more:
         kind.added = 6
-        with pytest.warns(UserWarning, match="'added' of the dataset was set"):
+        with pytest.warns(UserWarning, match="'added', which the dataset reads, was set"):
             assert torch.cat(list(loader)).tolist() == [index + 6 for index in range(12)]
+
+
+ADDED = 0
+LOADS = 0
+UNREAD = 0
+SIZES = {"side": 1}
+config: Any = ModuleType("config_of_a_script")
+config.factor = 1
+
+
+def helper(index: int) -> int:
+    return index
+
+
+class Global(Dataset[Any]):
+    def __init__(self) -> None:
+        self.transform = lambda index: index + ADDED
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        global LOADS
+        LOADS += 1
+        return torch.tensor(helper(self.transform(index)) * config.factor * SIZES["side"])
+
+
+GLOBALS: dict[str, tuple[Any, str, Any]] = {
+    "number in a function that is held": (sys.modules[__name__], "ADDED", 3),
+    "function": (sys.modules[__name__], "helper", lambda index: index + 4),
+    "dict": (sys.modules[__name__], "SIZES", {"side": 2}),
+    "in another module": (config, "factor", 5),
+}
+
+
+@pytest.mark.parametrize("change", GLOBALS.values(), ids=GLOBALS)
+def test_samples_are_what_global_variables_make_them_now(
+    change: tuple[Any, str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Global()
+    loader = fl.DataLoader(dataset, batch_size=4, cache="1MiB", num_workers=0)
+    before = LOADS
+    for number in range(3):
+        monkeypatch.setattr(sys.modules[__name__], "UNREAD", number)
+        assert torch.cat(list(loader)).tolist() == list(range(12))
+    assert LOADS - before == 12
+    monkeypatch.setattr(*change)
+    expected = [int(dataset[index]) for index in range(12)]
+    assert expected != list(range(12))
+    with pytest.warns(UserWarning, match=f"'{change[1]}', which the dataset reads, was set"):
+        assert torch.cat(list(loader)).tolist() == expected
 
 
 def test_what_is_not_read_and_what_loading_counts_is_no_change() -> None:

@@ -144,7 +144,9 @@ def test_samples_are_what_the_dataset_gives_now(how: str, change: Any) -> None:
     wanted = epochs(TorchDataLoader(data := Numbers(), 8), data, change)
     data = Numbers()
     loader = fl.DataLoader(data, 8, cache="1MiB", **HOW[how])
-    with pytest.warns(UserWarning, match="of the dataset was set since its last epoch, so the cache drops"):
+    with pytest.warns(
+        UserWarning, match="which the dataset reads, was set since its last epoch, so the cache drops"
+    ):
         assert epochs(loader, data, change) == wanted
 
 
@@ -152,7 +154,7 @@ def test_samples_are_what_the_dataset_gives_now(how: str, change: Any) -> None:
 def test_a_dataset_within_a_subset_is_looked_at() -> None:
     data = Numbers()
     loader = fl.DataLoader(Subset(data, range(5, 13)), 8, cache="1MiB")
-    with pytest.warns(UserWarning, match="'epoch' of the dataset"):
+    with pytest.warns(UserWarning, match="'epoch', which the dataset reads"):
         assert epochs(loader, data, set_epoch) == [[100 * epoch + i for i in range(5, 13)] for epoch in range(3)]
 
 
@@ -186,7 +188,7 @@ def test_a_spill_folder_is_not_used_for_another_dataset(tmp_path: Path) -> None:
     loader = fl.DataLoader(data, 8, num_workers=0, cache=fl.Cache("1KiB", spill=str(tmp_path / "spill")))
     with pytest.warns(UserWarning, match="dataset") as told:
         assert epochs(loader, data, set_epoch) == [[100 * epoch + i for i in range(24)] for epoch in range(3)]
-    assert all("'epoch' of the dataset" in str(warning.message) for warning in told)
+    assert all("'epoch', which the dataset reads" in str(warning.message) for warning in told)
     assert list((tmp_path / "spill").glob("*.spill"))
 
 
@@ -213,7 +215,7 @@ def test_parts_of_joined_datasets_and_composed_transforms_are_looked_at() -> Non
         (parts[1].steps[2][0], "by", 1000),
     ):
         setattr(owner, name, value)
-        with pytest.warns(UserWarning, match=f"'{name}' of the dataset"):
+        with pytest.warns(UserWarning, match=f"'{name}', which the dataset reads"):
             found = second()
         assert found == [torch.tensor(0).item() + parts[1][i].item() for i in range(24)]
 
@@ -226,7 +228,7 @@ def test_a_warning_that_is_an_error_does_not_keep_the_samples() -> None:
     data.epoch = 3
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        with pytest.raises(UserWarning, match="'epoch' of the dataset"):
+        with pytest.raises(UserWarning, match="'epoch', which the dataset reads"):
             list(loader)
     assert torch.cat(list(loader)).tolist() == list(range(300, 324))
 
@@ -239,7 +241,7 @@ def test_workers_that_are_started_anew_have_what_was_set() -> None:
     state = loader.state_dict()
     data.epoch = 1
     loader.load_state_dict(state)
-    with pytest.warns(UserWarning, match="'epoch' of the dataset"):
+    with pytest.warns(UserWarning, match="'epoch', which the dataset reads"):
         assert torch.cat(list(loader)).tolist() == list(range(100, 124))
     loader.close()
 
@@ -315,7 +317,7 @@ class Wraps(Dataset[Any]):
         return self.shift(self.load(index))
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.* of the dataset was set")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*which the dataset reads, was set")
 def test_what_held_functions_and_wrapped_datasets_read_counts() -> None:
     data = Wraps()
     loader = fl.DataLoader(
@@ -337,7 +339,7 @@ class Slow(Numbers):
 
 
 @pytest.mark.parametrize("how", ["auto", "threads", "processes"])
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.* of the dataset was set")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*which the dataset reads, was set")
 def test_an_epoch_that_is_still_held_keeps_nothing_for_the_next(how: str) -> None:
     data = Slow()
     loader = fl.DataLoader(data, 4, cache="1MiB", **HOW[how])

@@ -284,7 +284,7 @@ def test_what_is_applied_to_samples_may_be_changed(kind: str, count: int, choose
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("moments", [(0,), (2, 3), (7,), (100,)])
-@pytest.mark.filterwarnings("ignore:'scale' of the dataset was set since its last epoch")
+@pytest.mark.filterwarnings("ignore:'scale', which the dataset reads, was set since its last epoch")
 def test_the_cache_keeps_what_was_loaded_when_the_loop_requested_it(
     moments: tuple[int, ...], count: int, choose: Callable[[int], None]
 ) -> None:

@@ -6,10 +6,10 @@ import dis
 import functools
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from foreload.dataset_state.walk import (
     CONTAINERS,
     PLAIN,
     generators,
+    globals_read,
     is_installed,
     modules_used,
     names_used,
@@ -48,10 +49,12 @@ _NO_SETTINGS = ("multiprocessing", "threading", "ctypes", "logging", "queue", "w
 # Classes of Python's own for settings.
 _NAMESPACES = ("Namespace", "SimpleNamespace")
 
-_SETS = ("STORE_ATTR", "DELETE_ATTR")
+_SETS = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
 
-# An attribute: the id of its owner, and its name.
+# An attribute or a global variable: the id of its owner or its namespace, and its name.
 _Key = tuple[int, str]
+
+_Names = tuple[frozenset[str], frozenset[str], tuple[FunctionType, ...]]
 
 
 class BetweenEpochs:
@@ -60,7 +63,8 @@ class BetweenEpochs:
     An attribute, of an object or its class, counts if code that loads samples reads it and does not set it, as it
     does a count, or a file that is opened when it is first needed; so do the methods that are called. Numbers and
     texts are compared by value, and so are containers that take the place of others; what is written into one is
-    not seen. So it is the same whether this process loads or others.
+    not seen. Global variables that this code reads count too. So it is the same whether this process loads or
+    others.
 
     Args:
         dataset: of any class.
@@ -183,23 +187,49 @@ def _attributes(dataset: Any) -> Iterator[tuple[Any, str, Any]]:
         by_others = sets if type(owner).__name__ in _NAMESPACES else sets[:1]
         for name in own.keys() & read - by_itself.union(*by_others):
             inner = own[name]
-            if not isinstance(inner, generators()) and package_of(type(inner)) not in _NO_SETTINGS:
+            if _may_be_setting(inner):
                 yield owner, name, inner
+    functions = [each for owner, own in owners for each in (*_names(owner, read)[2], *_held_by(own, read))]
+    yield from _globals(dict.fromkeys(functions))
+
+
+def _may_be_setting(value: Any) -> bool:
+    return not isinstance(value, generators()) and package_of(type(value)) not in _NO_SETTINGS
+
+
+def _globals(functions: Iterable[FunctionType]) -> Iterator[tuple[Any, str, Any]]:
+    """Yield the global variables that functions read and do not set: their namespaces, names and values."""
+    seen: set[_Key] = set()
+    sets = frozenset[str]().union(*(_set_by(function.__code__) for function in functions))
+    for function in functions:
+        code = function.__code__
+        spaces = [(function.__globals__, {*globals_read(code)})]
+        spaces += [(vars(module), names_used(code)) for module in modules_used(function)]
+        for space, names in spaces:
+            for name in names & space.keys() - sets:
+                value = space[name]
+                if (id(space), name) not in seen and not isinstance(value, ModuleType) and _may_be_setting(value):
+                    seen.add((id(space), name))
+                    yield space, name, value
 
 
 def _read_by(owner: Any, own: dict[str, Any], read: frozenset[str]) -> frozenset[str]:
     """Return the names that code of an object reads, and functions that it holds."""
-    held = (own[name] for name in read & own.keys())
-    functions = (part for part in held if isinstance(part, (FunctionType, MethodType)))
-    return _names(owner, read)[0].union(*(names_used(function.__code__) for function in functions))
+    return _names(owner, read)[0].union(*(names_used(function.__code__) for function in _held_by(own, read)))
 
 
-def _names(owner: Any, entries: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
+def _held_by(own: dict[str, Any], read: frozenset[str]) -> list[FunctionType]:
+    """Return the functions among the attributes of an object that are read."""
+    held = (_unwrapped(own[name]) for name in read & own.keys())
+    return [part for part in held if isinstance(part, FunctionType) and not is_installed(module_of(part))]
+
+
+def _names(owner: Any, entries: frozenset[str]) -> _Names:
     kind: Any = type(owner)
     try:
         return _names_of(kind, entries)
     except TypeError:  # classes need not be hashable
-        return frozenset(), frozenset()
+        return frozenset(), frozenset(), ()
 
 
 def _owners(dataset: Any, read: frozenset[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -250,8 +280,8 @@ def _parts_of(value: Any) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _names_of(kind: Any, entries: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of attributes that loading reads, and of those that it sets.
+def _names_of(kind: Any, entries: frozenset[str]) -> _Names:
+    """Return the names of attributes that loading reads, those of what it sets, and the functions that it calls.
 
     Args:
         kind: a class of the user's.
@@ -262,11 +292,13 @@ def _names_of(kind: Any, entries: frozenset[str]) -> tuple[frozenset[str], froze
     followed: set[str] = {*_ENTRIES, *entries}
     left: list[Any] = [vars(base)[name] for base in kind.__mro__ for name in followed & vars(base).keys()]
     seen: set[CodeType] = set()
+    functions: list[FunctionType] = []
     while left:
         function = _unwrapped(left.pop())
         if not isinstance(function, FunctionType) or function.__code__ in seen:
             continue
         seen.add(function.__code__)
+        functions.append(function)
         names = names_used(function.__code__)
         reads |= names | (strings_in(function.__code__) if "getattr" in names else set())
         sets |= _set_by(function.__code__)
@@ -283,13 +315,14 @@ def _names_of(kind: Any, entries: frozenset[str]) -> tuple[frozenset[str], froze
         for name, part in vars(base).items()
         if type(part) is functools.cached_property
     }
-    return frozenset(reads), frozenset(sets | computed)
+    return frozenset(reads), frozenset(sets | computed), tuple(functions)
 
 
-def _set_by(code: CodeType) -> set[str]:
-    """Return the names of attributes that code sets, and functions defined in it."""
+@functools.lru_cache(maxsize=4096)
+def _set_by(code: CodeType) -> frozenset[str]:
+    """Return the names of what code sets, and functions defined in it."""
     found = {step.argval for step in dis.get_instructions(code) if step.opname in _SETS}
     for value in code.co_consts:
         if isinstance(value, CodeType):
             found |= _set_by(value)
-    return found
+    return frozenset(found)

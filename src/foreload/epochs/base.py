@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened"]
 
 _CHANGED = (
-    "{!r} of the dataset was set since its last epoch, so the cache drops its samples: they might not be what the "
-    "dataset gives now. What changes with the epoch is best given to DataLoader(transform=...), which is applied "
-    "after the cache"
+    "{!r}, which the dataset reads, was set since its last epoch, so the cache drops its samples: they might not "
+    "be what the dataset gives now. What changes with the epoch is best given to DataLoader(transform=...), which "
+    "is applied after the cache"
 )
 
 
