@@ -152,15 +152,15 @@ def first_beyond_int64(values: Any, array: Array) -> int | None:
     return next((i for i, value in enumerate(values) if isinstance(value, int) and not fits_int64(value)), None)
 
 
-def check_regular_file(path: str) -> None:
+def check_regular_file(path: str, remedy: str = "") -> None:
     """Raise an OSError if a path is a FIFO, device or socket, for which reading might wait for ever.
 
     Raises:
-        OSError: it is, or there is nothing.
+        OSError: it is, or there is nothing. ``remedy`` ends the message.
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "not a regular file but a FIFO, device or socket", path)
+        raise OSError(errno.EINVAL, f"not a regular file but a FIFO, device or socket{remedy}", path)
 
 
 def check_state_int(name: str, value: Any, least: int, end: int) -> int:

@@ -45,6 +45,14 @@ def test_doctor_says_how_small_small_files_are(tmp_path: Path) -> None:
     assert found.startswith("6 B from storage: ")
 
 
+def test_doctor_passes_over_what_cannot_be_looked_at(tmp_path: Path) -> None:
+    """A link into a folder that may not be searched fails in the same way, but not for root."""
+    (tmp_path / "a").symlink_to("x" * 300)
+    (tmp_path / "file").write_bytes(b"x" * 6)
+    (found,) = (finding.found for finding in examine(tmp_path) if finding.name == "reading")
+    assert found.startswith("6 B from storage: ")
+
+
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
 def test_doctor_says_what_is_not_read_past_the_page_cache() -> None:
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:

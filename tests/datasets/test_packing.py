@@ -234,6 +234,8 @@ def test_a_document_that_may_not_be_split_is_named() -> None:
     [
         (([[1]], 0), ValueError, "length must be 1 or more, got 0"),
         (([[1]], 2.5), TypeError, "length must be an int"),
+        (([[1]], 10**12), ValueError, "length must be at most 1,073,741,824, got 1,000,000,000,000"),
+        (([[1]], 2**70), ValueError, "length must be at most 1,073,741,824"),
         (("text", 4), TypeError, "sequences must be an iterable of token sequences, got str"),
         (({"input_ids": [1]}, 4), TypeError, "got dict"),
         ((3, 4), TypeError, "got int"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +158,36 @@ def test_a_shard_that_became_a_fifo_is_refused(tmp_path: Path) -> None:
         dataset[0]
     with pytest.raises(FileNotFoundError):
         fl.ImageDataset(tmp_path / "shards")
+
+
+@pytest.mark.parametrize("name", ["pipe.tar", "pipe.txt", "pipe"])
+def test_a_pipe_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    with ended_after(10), pytest.raises(OSError, match=f"not a regular file.*{name}"):
+        fl.MemoryEfficientDataset(tmp_path / name)
+
+
+@pytest.mark.parametrize("direct_io", [False, True])
+def test_a_pipe_cannot_be_read_at_random(direct_io: bool, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.tar")
+    with ended_after(10), pytest.raises(OSError, match=r"not a regular file.*TarStream.*pipe\.tar"):
+        fl.TarDataset(tmp_path / "pipe.tar", direct_io=direct_io)
+
+
+@contextlib.contextmanager
+def ended_after(seconds: int) -> Iterator[None]:
+    """End what waits for ever."""
+
+    def end(*_: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.slow

@@ -108,6 +108,8 @@ def test_an_iterable_dataset_is_refused() -> None:
     ({"samples": 1.5}, TypeError, "samples must be an int, got 1.5"),
     ({"seconds": 0}, ValueError, "seconds must be above 0, got 0"),
     ({"seconds": "long"}, TypeError, "seconds must be a number, got 'long'"),
+    ({"transform": 5}, TypeError, "transform must be callable, got int"),
+    ({"collate_fn": "pad"}, TypeError, "collate_fn must be callable, got str"),
 ])  # fmt: skip
 def test_arguments_are_checked(options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from foreload.record.units import size
 
 __all__ = [
     "check_plot",
@@ -17,6 +20,7 @@ __all__ = [
     "given",
     "pair",
     "paragraphs",
+    "room_on_disk",
     "typed",
     "whole",
     "write_result",
@@ -55,10 +59,10 @@ def typed(**names: str) -> Iterator[None]:
         raise typer.BadParameter(f"{names[parameter]}: {text}") from None
 
 
-def pair(name: str, text: str) -> tuple[int, int]:
-    """Parse ROWS,COLUMNS.
+def pair(name: str, text: str, each: int, room: int) -> tuple[int, int]:
+    """Parse ROWS,COLUMNS, of values that take ``each`` bytes where there are ``room`` bytes.
 
-    >>> pair("--tensors", "5000,100")
+    >>> pair("--tensors", "5000,100", 4, 1 << 30)
     (5000, 100)
     """
     try:
@@ -67,7 +71,17 @@ def pair(name: str, text: str) -> tuple[int, int]:
         raise typer.BadParameter(f"{name} must be ROWS,COLUMNS, such as 5000,100, got {text!r}") from None
     if min(rows, columns) < 1:
         raise typer.BadParameter(f"{name} must be positive, got {text!r}")
+    if (needed := rows * columns * each) > room:
+        raise typer.BadParameter(
+            f"{name} {text} needs {size(needed)}, and there are {size(room)}; make it smaller"
+        )
     return rows, columns
+
+
+def room_on_disk(folder: Path) -> int:
+    """Return how many bytes can be written to a folder, which need not exist."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+    return shutil.disk_usage(there).free
 
 
 def whole(least: int, most: int | None = None) -> dict[str, Any]:

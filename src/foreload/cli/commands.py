@@ -19,6 +19,7 @@ from foreload.cli.arguments import (
     given,
     pair,
     paragraphs,
+    room_on_disk,
     typed,
     whole,
     write_result,
@@ -70,8 +71,9 @@ def synth(
 
     if all(kind is None for kind in (images, tensors, text, hdf5)):
         raise typer.BadParameter("nothing to make: give --images, --tensors, --text or --hdf5")
-    table = None if tensors is None else pair("--tensors", tensors)
-    datasets = None if hdf5 is None else pair("--hdf5", hdf5)
+    room = room_on_disk(folder)
+    table = None if tensors is None else pair("--tensors", tensors, 4, room)
+    datasets = None if hdf5 is None else pair("--hdf5", hdf5, 1, room)  # float32, compressed
     with given("DIR"):
         if images is not None:
             data.synth_images(folder, images, seed=seed, force=force)
@@ -118,7 +120,7 @@ def bench(
     """Compare stock torch with foreload in every configuration, on images or on tensors in memory."""
     from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Work, check_images
     from foreload.bench.synth import synth_images
-    from foreload.machine import granted_cores
+    from foreload.machine import granted_cores, granted_memory
 
     check_writable(json=json, plot=plot)
     check_plot(plot)
@@ -127,7 +129,9 @@ def bench(
     if dataset_size is not None:
         if folder is not None:
             raise typer.BadParameter("DIR and --dataset-size exclude each other")
-        rows, columns = pair("--dataset-size", dataset_size)
+        rows, columns = pair(
+            "--dataset-size", dataset_size, 12, granted_memory()
+        )  # drawn as float64, then float32
         _bench(TENSOR_CONTESTANTS, work._replace(rows=rows, columns=columns), seeds, "rows", json, plot, steps)
         return
     if folder is not None:

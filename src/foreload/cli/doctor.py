@@ -181,7 +181,8 @@ def _files(path: Path) -> Iterator[Path]:
     """List files to try: not empty, readable and not hidden."""
     for file in (path,) if path.is_file() else path.rglob("*"):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if not hidden and file.is_file() and os.access(file, os.R_OK) and file.stat().st_size > 0:
+        # Access is asked first: looking at what is out of reach, such as a link into a closed folder, is an error.
+        if not hidden and os.access(file, os.R_OK) and file.is_file() and file.stat().st_size > 0:
             yield file
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foreload.checks import Indices, check_share, inherits
+from foreload.checks import Indices, check_regular_file, check_share, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
 from foreload.datasets.folders import IMAGES, files_below
@@ -44,6 +44,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
 
     Raises:
         FileNotFoundError: the path does not exist.
+        OSError: it is a FIFO, device or socket.
         ValueError: it is a file of no known kind.
         KeyError: it is an HDF5 file without a dataset of the name ``data``.
         TypeError: it is no path.
@@ -55,6 +56,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
     path = Path(data_path)
     if not os.path.exists(data_path):  # Path("") would be the present folder
         raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
+    check_regular_file(str(path))
     kind = path.suffix.lower() if path.is_file() else _kind_within(path)
     if kind in _HDF5 and path.is_file():
         from foreload.datasets.hdf5 import HDF5Dataset

@@ -17,6 +17,9 @@ from foreload.datasets.packing.pieces import Pieces, ranges
 
 __all__ = ["pack_sequences"]
 
+# Packing takes memory by the length of a row: a mistyped one is to be an error, not the end of the process.
+_LONGEST = 1 << 30
+
 
 def pack_sequences(
     sequences: Iterable[Any],
@@ -50,6 +53,8 @@ def pack_sequences(
     [[1, 2, 3, 4], [5, 6, 7, 8], [9, -1, -1, -1]]
     """
     length = check_int("length", length, 1)
+    if length > _LONGEST:
+        raise ValueError(f"length must be at most {_LONGEST:,}, got {length:,}")
     size = None if window is None else check_int("window", window, 1)
     if not fits_int64(check_int("pad", pad)):
         raise ValueError(f"pad does not fit into int64: {pad}")

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from foreload.checks import check_regular_file
 from foreload.datasets.direct import open_direct
 from foreload.datasets.tar.headers import Place, agrees
 from foreload.datasets.tar.shards import ShardIndex, scan
@@ -33,6 +34,7 @@ def index_of(shard: str | Path, *, save: bool = True, direct: bool = False) -> S
         OSError: the shard cannot be read.
         DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
     """
+    check_regular_file(str(shard), "; read it in order by TarStream")
     path = f"{shard}{_SUFFIX}"
     known = ShardIndex.load(path)
     with open_direct(shard) if direct else open(shard, "rb") as file:

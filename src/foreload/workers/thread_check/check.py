@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from foreload.checks import check_int
+from foreload.checks import check_callable, check_int
 from foreload.workers.thread_check.alone import Alone, load_alone
 from foreload.workers.thread_check.isolated import Ending, run_here, run_in_fork
 from foreload.workers.thread_check.loading import Progress, Samples
@@ -131,6 +131,8 @@ def check_threads(
         raise TypeError(f"seconds must be a number, got {seconds!r}")
     if not seconds > 0:
         raise ValueError(f"seconds must be above 0, got {seconds}")
+    check_callable("transform", transform)
+    check_callable("collate_fn", collate_fn)
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise TypeError(
             f"dataset must be map-style, with __getitem__, got {type(dataset).__name__}; of an iterable dataset, "
