@@ -133,9 +133,10 @@ class WorkerPool(ABC, Generic[W]):
         self.wake()
         return self.first
 
-    def succeed(self, stuck: WorkerPool[Any]) -> None:
-        """Let the workers, which are new, go on where others were when they had answered for the last time."""
-        self.states, self.is_successor = stuck.states, stuck.states is not None
+    def succeed(self, last: object) -> None:
+        """Let the workers, which are new, go on where those of another pool had answered last, if it was late."""
+        if isinstance(last, WorkerPool) and last.is_late and len(last.workers) == len(self.workers):
+            self.states, self.is_successor = last.states, last.states is not None
 
     def put_back(self, answers: Answers[W]) -> None:
         """Leave answers to the epoch that has begun while another one was waiting for them."""
