@@ -228,6 +228,7 @@ class ProcessEpoch(PooledEpoch[W]):
             return number
         if not self._in_order and self._answers:
             return next(iter(self._answers))
+        self._check_open()  # the thread that has closed it may have woken another one
         self._check_pool()
         wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
         began = time.monotonic()
@@ -242,6 +243,7 @@ class ProcessEpoch(PooledEpoch[W]):
     def _deepen(self, result: Result) -> None:
         """Deal one batch more to each worker if any had nothing to do while the loop waited for this result."""
         self._receive([worker for worker in self._pool.workers if worker.asked], 0)
+        self._check_open()
         batch = sum(memoryview(part).nbytes for part in result.parts or ())
         depth = self._depth + len(self._pool.workers)
         is_idle = not all(worker.asked for worker in self._pool.workers)

@@ -134,6 +134,7 @@ class RayEpoch(PooledEpoch[RayWorker]):
 
     def _receive(self, job: _Job) -> None:
         """Wait until something happens that may bring on this batch."""
+        self._check_open()  # the thread that has closed it may have woken another one
         self._check_pool()
         pool = self._pool
         self._grow()

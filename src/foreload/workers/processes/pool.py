@@ -85,6 +85,8 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                     return found
                 if self._alarm.has_rung() or also is not None:
                     break
+            if self.first != first:
+                self.wake()  # what has rung may be for a thread of the epoch that has begun
             return []
 
     def _look(

@@ -96,8 +96,10 @@ class RayPool(WorkerPool[RayWorker]):
                 if answering is None and deadline is not None and time.monotonic() >= deadline:
                     self._found.append(found)
                     return None
-                if answering is None:
+                if answering is None and self.first == first:
                     return found
+                if answering is None:
+                    break
                 for message in answering.read():  # none if it has been replaced
                     found += self._read(message)
             self.put_back(found)  # answers for the epoch that has begun meanwhile may be among them
