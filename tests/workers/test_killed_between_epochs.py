@@ -83,3 +83,41 @@ def _epochs(dataset: Any, batches: int, every: int, *, kills: bool) -> list[Any]
 def test_the_state_of_its_dataset_goes_on(dataset: Any, batches: int, every: int) -> None:
     expected = _epochs(dataset(), batches, every, kills=False)
     assert _epochs(dataset(), batches, every, kills=True) == expected
+
+
+def _after_left_epochs(dataset: Any, *, resumed: bool, kills: bool) -> list[Any]:
+    """Return the batches of an epoch before which others were begun and left at once, with the workers killed."""
+
+    def make() -> Any:
+        return fl.DataLoader(
+            dataset(),
+            batch_size=4,
+            num_workers=2,
+            workers="processes",
+            persistent_workers=True,
+            prefetch_factor=1,
+            max_restarts=100,
+        )
+
+    loader = make()
+    got = [[values.tolist() for values in batch] for batch in loader]
+    if resumed:
+        state = loader.state_dict()
+        loader.close()
+        loader = make()
+        loader.load_state_dict(state)
+    for _ in range(2):
+        epoch: Any = iter(loader)
+    for worker in epoch._workers if kills else ():
+        os.kill(worker.pid, signal.SIGKILL)
+    got += [[values.tolist() for values in batch] for batch in loader]
+    assert len(loader.restarts) == (2 if kills else 0)
+    loader.close()
+    return got
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize("dataset", [Counting, Passes])
+def test_so_it_does_through_epochs_that_were_left_at_once(dataset: Any, resumed: bool) -> None:
+    expected = _after_left_epochs(dataset, resumed=resumed, kills=False)
+    assert _after_left_epochs(dataset, resumed=resumed, kills=True) == expected

@@ -178,6 +178,22 @@ def test_closing_in_one_thread_is_an_error_in_another_that_waits(
     loader.close()
 
 
+def test_closing_ends_every_thread_that_waits_though_the_workers_persist() -> None:
+    loader = fl.DataLoader(Stuck(), num_workers=1, workers="processes", persistent_workers=True)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0]
+
+    def close() -> None:
+        time.sleep(0.3)
+        iterator.close()
+
+    *waited, closed = together(*[lambda: next(iterator)] * 4, close)
+    assert closed is None
+    assert all(isinstance(each, (RuntimeError, StopIteration)) for each in waited), waited
+    iterator._workers[0].kill()
+    loader.close()
+
+
 def test_closing_a_stream_is_an_error_in_another_thread_that_waits() -> None:
     gate = threading.Event()
 

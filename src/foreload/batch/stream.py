@@ -31,7 +31,7 @@ class StreamBatches(Iterator[Any]):
         dataset: the dataset to iterate over.
         buffers: memory for the batches.
         progress: how far it was read before.
-        again: whether that was to the end, and this is the next pass over the dataset.
+        again: whether its state is of the end of a pass, and this is the next one.
 
     Attributes:
         samples: the number of samples in the latest batch.
@@ -63,7 +63,7 @@ class StreamBatches(Iterator[Any]):
         self._ended = not again and (self._over or state.get("ended", False))
         self._items = self._opened(state)
         with self._errors.unrecorded():
-            self._pass_over(0 if again else progress.since)
+            self._pass_over(progress.since)
 
     def _pass_over(self, batches: int) -> None:
         for _ in range(batches):

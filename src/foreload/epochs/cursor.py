@@ -23,7 +23,7 @@ from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.mosaic import is_streaming
 from foreload.order.ranks import Router
-from foreload.order.resume import AFTER_LEFT, BEGINNING, Given, Start
+from foreload.order.resume import AFTER_LEFT, BEGINNING, Given, Start, has_state
 from foreload.order.samplers import KeyedSampler, num_ranks
 from foreload.order.skip import Skip, left_out_of
 
@@ -113,6 +113,7 @@ class Cursor:
         turn: the worker that delivers the next batch.
         live: returns the state of the dataset, if the calling thread loads.
         settle: waits until workers have told the states with which they begin.
+        unheard: the workers that have not.
         mark_delivered: call it with the number of a batch, counted from 0, when the loop has it.
         leaves_out: whether the batch of a stream with this number is left out; None: none is.
     """
@@ -126,6 +127,7 @@ class Cursor:
         self.turn = 0
         self.live: Callable[[], Any] | None = None
         self.settle: WeakMethod[Callable[[], None]] | None = None
+        self.unheard: set[int] = set()
         # The number that a MosaicML ``StreamingDataset`` gives this epoch, if it begins it.
         self.stream_epoch = spec.dataset.next_epoch if is_streaming(spec.dataset) else 0
         self._spec = spec
@@ -143,7 +145,7 @@ class Cursor:
             over = state["finished"]
             start = Start(given, state["drawn"], begun=state["order_drawn"], over=over, drew=drew, seeds=seeds)
             self.streams = {
-                worker: Progress(since, own, tuple(replay))
+                worker: Progress(0 if self.again and is_stream else since, own, tuple(replay))
                 for worker, since, own, replay in state["streams"]
                 if own is not None or not self.again  # what has no state begins each epoch anew
             }
@@ -252,6 +254,12 @@ class Cursor:
         settle = None if self.settle is None else self.settle()
         if settle is not None:
             settle()
+        unknown = self.unheard if self.again else self.unheard.difference(self.streams)
+        if unknown and has_state(self._spec.dataset):
+            raise RuntimeError(
+                "the epoch was closed before all workers had told the state of their copies of the dataset, so it "
+                "cannot be saved: begin another epoch"
+            )
         if self.live is not None:
             self.streams[0] = Progress(0, self.live())
         return [

@@ -15,7 +15,7 @@ from foreload.errors import warn_user
 from foreload.record.restart import Restart
 from foreload.record.spans import Stage
 from foreload.workers.crew import PoolOwner
-from foreload.workers.messages import Begin, Result
+from foreload.workers.messages import Result
 from foreload.workers.pool import W, WorkerPool
 
 __all__ = ["PooledEpoch", "listed", "shown"]
@@ -43,8 +43,8 @@ class PooledEpoch(Epoch, Generic[W]):
         self._skips = not spec.draws_at_once
         self._close = weakref.finalize(self, _end, pool, self._first, owner is None, self._skips)
 
-    def _begin_of(self, worker: W) -> Begin:
-        """Return the message that begins the epoch in a worker, or in one that replaces it."""
+    def _tell_begin(self, worker: W, *, is_new: bool) -> None:
+        """Have the epoch begun by a worker; one that is new is in the place of one that is lost."""
         raise NotImplementedError
 
     def _forget_jobs(self) -> None:
@@ -54,7 +54,7 @@ class PooledEpoch(Epoch, Generic[W]):
     def _begin_workers(self) -> None:
         for worker in self._pool.workers:
             worker.leave_jobs(self._first, skip=self._skips)
-            worker.tell(self._begin_of(worker))
+            self._tell_begin(worker, is_new=False)
 
     @property
     def _workers(self) -> list[Any]:
@@ -95,19 +95,23 @@ class PooledEpoch(Epoch, Generic[W]):
         """
         indices = [listed(each) for each in lost]
         process = worker.process
+        try:
+            other = self._pool.replace(worker)
+        except BaseException as error:  # or the pool would go on without this worker
+            failure = self._fail(
+                f"{worker.death().rstrip()} No other process can be started in its place: {error}"
+            )
+            if isinstance(error, Exception):
+                raise failure from error
+            raise
         self._restarts.append(Restart(worker.number, process.pid, process.exitcode, indices, worker.node))
         if len(self._restarts) == 1:
             warn_user(
                 f"{worker.death().rstrip()} It is replaced and its batches are loaded again; see "
                 "loader.stats()['restarts']"
             )
-        other = self._pool.replace(worker)
-        self._tell_begin(other, worker)
+        self._tell_begin(other, is_new=True)
         return other
-
-    def _tell_begin(self, worker: W, lost: W) -> None:
-        """Have the epoch begun by a worker in the place of one that is lost."""
-        worker.tell(self._begin_of(lost))
 
     def _fail(self, message: str) -> RuntimeError:
         """End the epoch and all workers; return the error to raise, now and if more batches are requested."""

@@ -6,7 +6,6 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from foreload.errors import warn_user
 from foreload.order.resume import has_state
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
+from foreload.workers.dataset_states import DatasetStates
 from foreload.workers.messages import Begin, Result
 from foreload.workers.pool import Answers, W, WorkerPool
 
@@ -81,50 +81,52 @@ class ProcessEpoch(PooledEpoch[W]):
         self._tells = self._is_stream or has_state(spec.dataset)
         snapshots = spec.snapshot_every if self._tells else None
         self._begin = Begin(cursor.key, self._order.is_array, self._first, again=cursor.again, snapshots=snapshots)
-        # The progress of each worker, from which a replacement goes on.
-        self._progress = dict(cursor.streams)
-        self._unheard = {worker.number for worker in pool.workers} if self._tells else set()
+        self._states: DatasetStates | None = None
         self._begin_workers()
-        self._past = self._past_epochs()
         self._sampler_error: Exception | None = None
         if self._draws_at_once:
             self._ask_ahead(self._depth)
-        if self._unheard:
-            cursor.settle = weakref.WeakMethod(self._hear)
+        if self._states is not None:
+            cursor.settle, cursor.unheard = weakref.WeakMethod(self._hear), self._states.unheard
 
-    def _begin_of(self, worker: W) -> Begin:
-        again = self._begin.again and worker.number in self._unheard
-        return replace(self._begin, progress=self._progress.get(worker.number, BEGUN), again=again)
-
-    def _past_epochs(self) -> dict[int, Begin]:
-        """Return the epoch before, by the workers that have been through it; this one is the latest then."""
-        pool, past = self._pool, {}
+    def _begin_workers(self) -> None:
+        pool = self._pool
         for worker in pool.workers:
-            progress = pool.progress.get(worker.number, BEGUN)
-            for indices in worker.left:
-                progress = progress.after(None, listed(indices))
+            worker.leave_jobs(self._first, skip=self._skips)
+        if self._tells:
+            left = {worker.number: [listed(each) for each in worker.left] for worker in pool.workers}
+            streams = self._cursor.streams
+            self._states = DatasetStates(self._begin, len(pool.workers), streams, pool.states, left)
+        pool.states = self._states
+        for worker in pool.workers:
             worker.left.clear()
-            if pool.latest is not None and progress.state is not None and "dataset" in progress.state:
-                past[worker.number] = replace(pool.latest, progress=progress, again=False)
-        pool.latest, pool.progress = self._begin, self._progress
-        return past
+            self._tell_begin(worker, is_new=pool.is_successor)
+        pool.is_successor = False
 
-    def _tell_begin(self, worker: W, lost: W) -> None:
-        # One that was lost between two epochs has a copy of the dataset that had gone on in the first.
-        if lost.number in self._unheard and lost.number in self._past:
-            worker.tell(self._past[lost.number])
-        super()._tell_begin(worker, lost)
+    def _tell_begin(self, worker: W, *, is_new: bool) -> None:
+        states = self._states
+        for begin in [self._begin] if states is None else states.begins(worker.number, is_new=is_new):
+            worker.tell(begin)
+
+    @property
+    def _unheard(self) -> set[int]:
+        """The workers that have not told the state of their dataset at the beginning of the epoch."""
+        return set() if self._states is None else self._states.unheard
 
     def _hear(self) -> None:
         """Wait until each worker has told the state of its dataset at the beginning of the epoch."""
-        while self._unheard and self._is_current:
-            wanted = [worker for worker in self._pool.workers if worker.number in self._unheard]
-            if not self._receive(wanted):
-                raise RuntimeError(self._note_late(wanted))
+        if not self._unheard:
+            return
+        with self._turn.lock:  # or another thread might get what this one waits for
+            while self._unheard and self._is_current:
+                wanted = [worker for worker in self._pool.workers if worker.number in self._unheard]
+                if not self._receive(wanted):
+                    raise RuntimeError(self._note_late(wanted))
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        if self._unheard:
+        if self._unheard and not self._is_closed:
             self._hear()
+            self._check_open()
         while self._asked:
             number = self._next_answered()
             if number is None:
@@ -226,10 +228,13 @@ class ProcessEpoch(PooledEpoch[W]):
             return number
         if not self._in_order and self._answers:
             return next(iter(self._answers))
+        self._check_open()  # the thread that has closed it may have woken another one
         self._check_pool()
         wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
         began = time.monotonic()
-        if not self._receive(wanted):
+        has_come = self._receive(wanted)
+        self._check_open()
+        if not has_come:
             raise RuntimeError(self._note_late(wanted))
         if self._deepens and number in self._answers and time.monotonic() - began > _LONG_WAIT_SECONDS:
             self._deepen(self._answers[number])
@@ -238,6 +243,7 @@ class ProcessEpoch(PooledEpoch[W]):
     def _deepen(self, result: Result) -> None:
         """Deal one batch more to each worker if any had nothing to do while the loop waited for this result."""
         self._receive([worker for worker in self._pool.workers if worker.asked], 0)
+        self._check_open()
         batch = sum(memoryview(part).nbytes for part in result.parts or ())
         depth = self._depth + len(self._pool.workers)
         is_idle = not all(worker.asked for worker in self._pool.workers)
@@ -254,26 +260,34 @@ class ProcessEpoch(PooledEpoch[W]):
         """Wait for messages of these workers; return whether any came in time."""
         timeout = self._spec.timeout if timeout is None else timeout
         answers = self._wait(wanted, timeout)
-        self._check_open()
-        if answers:
-            self._pool.is_late = False
-        for worker, result in answers or ():
-            name = worker.number
-            if result is None:
-                self._replace(worker)
-            elif result.begun is not None:
-                if result.begun == self._first and name in self._unheard:
-                    self._unheard.discard(name)
-                    if result.state is not None and "dataset" in result.state:
-                        self._progress[name] = self._cursor.streams[name] = Progress(0, result.state)
-            elif result.number in self._asked:
-                if result.unfit and self._task is not None and self._task.program is not None:
-                    self._warn_of_lack(result.unfit)
-                self._answers[result.number] = result
-                if self._tells:
-                    indices = self._indices.get(result.number)
-                    self._progress[name] = self._progress.get(name, BEGUN).after(result.state, indices)
-        return answers is not None
+        if not answers:
+            return answers is not None
+        with self._pool.dealing:  # so that no other epoch begins meanwhile
+            is_current = self._is_current
+            if is_current:
+                self._pool.is_late = False
+                for worker, result in answers:
+                    self._take_in(worker, result)
+        if not is_current:
+            self._pool.put_back(answers)
+        return True
+
+    def _take_in(self, worker: W, result: Result | None) -> None:
+        """Take a message of a worker; None: it has ended."""
+        name = worker.number
+        if self._pool.workers[name] is not worker:
+            return  # an epoch that is over has replaced it
+        if result is None:
+            self._replace(worker)
+        elif result.begun is not None:
+            if self._states is not None:
+                self._states.note(name, result)
+        elif result.number in self._asked:
+            if result.unfit and self._task is not None and self._task.program is not None:
+                self._warn_of_lack(result.unfit)
+            self._answers[result.number] = result
+            if self._states is not None:
+                self._states.advance(name, result.state, self._indices.get(result.number))
 
     def _warn_of_lack(self, lack: str) -> None:
         if not self._has_warned:

@@ -76,8 +76,8 @@ class RayEpoch(PooledEpoch[RayWorker]):
         self._begin_workers()
         self._fill()
 
-    def _begin_of(self, worker: RayWorker) -> Begin:
-        return self._begin
+    def _tell_begin(self, worker: RayWorker, *, is_new: bool) -> None:
+        worker.tell(self._begin)
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         while self._jobs:
@@ -134,6 +134,7 @@ class RayEpoch(PooledEpoch[RayWorker]):
 
     def _receive(self, job: _Job) -> None:
         """Wait until something happens that may bring on this batch."""
+        self._check_open()  # the thread that has closed it may have woken another one
         self._check_pool()
         pool = self._pool
         self._grow()

@@ -115,6 +115,36 @@ class _Worker:
         self.permits.release()
 
 
+class _Unheard:
+    """Workers whose stream may have a state when the epoch begins, which has not been noted yet.
+
+    Args:
+        workers: the workers.
+        streams: the cursor's, in which the states are noted.
+        numbers: the workers' numbers, for the cursor.
+    """
+
+    def __init__(self, workers: list[_Worker], streams: dict[int, Progress], numbers: set[int]) -> None:
+        self.workers = list(workers)
+        self._streams = streams
+        self._numbers = numbers
+        self._lock = threading.RLock()
+        numbers |= {worker.number for worker in workers}
+
+    def hear(self, seconds: float | None) -> bool:
+        """Note the states that are told within this time for each; return whether all were."""
+        with self._lock:
+            while self.workers:
+                worker = self.workers[0]
+                if not worker.is_open.wait(seconds):
+                    return False
+                if worker.state is not None and "dataset" in worker.state:
+                    self._streams[worker.number] = Progress(0, worker.state)
+                self._numbers.discard(worker.number)
+                self.workers.remove(worker)
+            return True
+
+
 class StreamEpoch(Epoch):
     """Reads an iterable dataset in the calling thread, or in threads that take turns, as torch's workers do.
 
@@ -139,7 +169,7 @@ class StreamEpoch(Epoch):
         streams = spec.cursor.streams
         self._num_delivered = 0
         self._inline: StreamBatches | None = None
-        self._unheard: list[_Worker] = []
+        self._unheard = _Unheard([], spec.cursor.streams, spec.cursor.unheard)
         self._count = len(copies)
         self._process = os.getpid()
         self._spans = spans
@@ -177,22 +207,25 @@ class StreamEpoch(Epoch):
                 )
                 for worker, (own, lane) in enumerate(zip(copies, spans.take("thread", self._count), strict=True))
             ]
-            self._unheard = list(workers)
+            self._unheard = _Unheard(workers, spec.cursor.streams, spec.cursor.unheard)
             spec.cursor.settle = weakref.WeakMethod(self._hear)
             self._readers = workers[spec.cursor.turn :] + workers[: spec.cursor.turn]
         self._is_late = threading.Event()  # the loop has waited in vain, so threads may be stuck
-        self._close = weakref.finalize(self, _stop, list(self._readers), self._process, spans, self._is_late)
+        self._close = weakref.finalize(
+            self, _stop, list(self._readers), self._process, spans, self._is_late, self._unheard
+        )
 
     def _hear(self) -> None:
         """Note the state of each thread's stream at the beginning of the epoch."""
-        for worker in self._unheard if self._process == os.getpid() else ():
-            worker.is_open.wait(self._spec.timeout)
-            if worker.state is not None and "dataset" in worker.state:
-                self._cursor.streams[worker.number] = Progress(0, worker.state)
-        self._unheard = []
+        if self._process == os.getpid() and not self._unheard.hear(self._spec.timeout):
+            raise self._note_late()
+
+    def _note_late(self) -> RuntimeError:
+        self._is_late.set()
+        return RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds")
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
-        if self._unheard:
+        if self._unheard.workers:
             self._hear()
         if self._inline is None:
             worker, batch, samples, error, state = self._from_worker()
@@ -230,8 +263,7 @@ class StreamEpoch(Epoch):
             try:
                 item = worker.batches.get(timeout=self._spec.timeout)
             except queue.Empty:  # as in torch, the loop may request the same batch again
-                self._is_late.set()
-                raise RuntimeError(f"DataLoader timed out after {self._spec.timeout} seconds") from None
+                raise self._note_late() from None
             self._check_open()
             if item is None:
                 continue
@@ -268,11 +300,18 @@ class StreamEpoch(Epoch):
             self._readers = []
 
 
-def _stop(workers: list[_Worker], process: int, spans: Spans | None, is_late: threading.Event) -> None:
+def _stop(
+    workers: list[_Worker],
+    process: int,
+    spans: Spans | None,
+    is_late: threading.Event,
+    unheard: _Unheard,
+) -> None:
     if process != os.getpid():
         return  # after a fork, there are no threads, and locks that they held stay locked
     for worker in workers:
         worker.stop()
     join([worker.thread for worker in workers], is_late=is_late.is_set())
+    unheard.hear(0)  # the loader may save the state of the epoch, though it was closed early
     if spans is not None:
         spans.give_back(worker.lane for worker in workers if not worker.thread.is_alive())

@@ -244,27 +244,31 @@ class Crew:
         """
         from foreload.workers.processes.pool import ProcessPool
 
-        if not isinstance(self.pool, ProcessPool) or self.pool.closed or self._is_stuck(self.pool):
+        last = self.pool
+        if not isinstance(last, ProcessPool) or last.closed or self._is_stuck(last):
             task = replace(_task(spec, seed), held=held)
             pool = ProcessPool(task, spec.context or torch.multiprocessing.get_context(), self.recorder.spans)
             if held is not None and start_method(spec.context) != "fork":
                 held.sent()
+            pool.succeed(last)
             self._keep(spec, pool)
             self._pool_task = None if self._owner is None else task
             return pool, self._owner, task
-        return self.pool, self._owner, self._pool_task
+        return last, self._owner, self._pool_task
 
     def ray_pool(self, spec: CrewSpec, seed: int) -> tuple[RayPool, PoolOwner | None]:
         """Return the actors for an epoch, new or persistent, and the owner that ends persistent ones."""
         from foreload.workers.ray.caches import NodeCaches
         from foreload.workers.ray.pool import RayPool
 
-        if not isinstance(self.pool, RayPool) or self.pool.closed or self._is_stuck(self.pool):
+        last = self.pool
+        if not isinstance(last, RayPool) or last.closed or self._is_stuck(last):
             cache = spec.batches.cache
             caches = cache if isinstance(cache, NodeCaches) else None
             self._keep(spec, pool := RayPool(_task(spec, seed), self.recorder.spans, caches))
+            pool.succeed(last)
             return pool, self._owner
-        return self.pool, self._owner
+        return last, self._owner
 
     def _keep(self, spec: CrewSpec, pool: ThreadPool | WorkerPool[Any]) -> None:
         is_kept = spec.persistent and not are_over()  # or nothing would end it

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any, Generic, TypeVar
 
-from foreload.batch.worker_progress import Progress
 from foreload.record.spans import Lane, Spans
+from foreload.workers.dataset_states import DatasetStates
 from foreload.workers.messages import Begin, Result
 
 __all__ = ["Answers", "W", "Worker", "WorkerPool"]
@@ -103,8 +103,8 @@ class WorkerPool(ABC, Generic[W]):
         next_number: the number of the next job.
         first: the first job of the present epoch.
         is_late: whether the loop has waited in vain for a worker, which may be stuck: its end is not waited for.
-        latest: the start of the latest epoch whose dataset has a state.
-        progress: how far each worker's copy of the dataset has come in it.
+        states: those of the workers' copies of the dataset in the latest epoch, if it may have one.
+        is_successor: whether ``states`` are of workers that were stuck, in whose place these are.
     """
 
     def __init__(self, spans: Spans) -> None:
@@ -112,13 +112,13 @@ class WorkerPool(ABC, Generic[W]):
         self._process = os.getpid()
         self._has_ended = False
         self._waiting = threading.RLock()
-        self._found: Answers[W] = []  # by an epoch that they were not for
+        self._found: deque[Answers[W]] = deque()  # by epochs that they were not for
         self.dealing = threading.RLock()
         self.next_number = 0
         self.first = 0
         self.is_late = False
-        self.latest: Begin | None = None
-        self.progress: dict[int, Progress] = {}
+        self.states: DatasetStates | None = None
+        self.is_successor = False
         self.workers: list[W] = []
 
     @property
@@ -132,6 +132,23 @@ class WorkerPool(ABC, Generic[W]):
             self.first = self.next_number
         self.wake()
         return self.first
+
+    def succeed(self, last: object) -> None:
+        """Let the workers, which are new, go on where those of another pool had answered last, if it was late."""
+        if isinstance(last, WorkerPool) and last.is_late and len(last.workers) == len(self.workers):
+            self.states, self.is_successor = last.states, last.states is not None
+
+    def put_back(self, answers: Answers[W]) -> None:
+        """Leave answers to the epoch that has begun while another one was waiting for them."""
+        self._found.append(answers)
+        self.wake()  # without a lock, which the thread that is to be woken has
+
+    def _left_behind(self) -> Answers[W]:
+        """Return the answers that other epochs have left; only one thread may call it."""
+        answers: Answers[W] = []
+        while self._found:
+            answers += self._found.popleft()
+        return answers
 
     @abstractmethod
     def replace(self, worker: W) -> W:

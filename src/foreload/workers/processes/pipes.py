@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing.reduction
 import os
 import select
+import socket
 import struct
 import threading
 import time
@@ -16,12 +17,15 @@ from contextlib import suppress
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-__all__ = ["Alarm", "Channel", "Descriptor", "Inbox", "send"]
+__all__ = ["Alarm", "Channel", "Descriptor", "Inbox", "receive_files", "send", "send_files"]
 
 _LENGTH = struct.Struct("<Q")
 
 # The bytes that are read at once: a few short messages, or a part of one that is known to be long.
 _SHORT_BYTES, _LONG_BYTES = 1 << 16, 1 << 20
+
+# Descriptors in one message; the system allows 253.
+_MOST_FILES = 128
 
 # The capacity of a pipe, if the system allows it.
 _PIPE_BYTES = 1 << 20
@@ -36,6 +40,31 @@ def send(file: int, message: bytes) -> None:
     left = _framed(message)
     while left:
         left = left[os.write(file, left) :]
+
+
+def send_files(channel: socket.socket, files: dict[int, int]) -> None:
+    """Send descriptors, by number.
+
+    Not one by one: a socket holds a few hundred messages, and the other side may wait for something else first.
+
+    >>> near, far = socket.socketpair()
+    >>> send_files(near, {4: 0, 7: 1})
+    >>> [(number, os.close(file)) for number, file in receive_files(far).items()]
+    [(4, None), (7, None)]
+    """
+    numbers = list(files)
+    for start in range(0, len(numbers), _MOST_FILES):
+        some = numbers[start : start + _MOST_FILES]
+        socket.send_fds(channel, [struct.pack(f"<{len(some)}q", *some)], [files[number] for number in some])
+
+
+def receive_files(channel: socket.socket) -> dict[int, int]:
+    """Return the descriptors of one message that :func:`send_files` has sent, by number."""
+    flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0) | socket.MSG_DONTWAIT
+    numbers, files, _, _ = socket.recv_fds(channel, 8 * _MOST_FILES, _MOST_FILES, flags)
+    if not files:
+        raise EOFError("a worker has named memory whose descriptor it has not sent")
+    return dict(zip(struct.unpack(f"<{len(files)}q", numbers), files, strict=True))
 
 
 class Inbox:
@@ -108,6 +137,7 @@ class Channel:
         self._jobs, self._results = jobs, results
         self._inbox = Inbox(results.fileno())
         self._sending = threading.Lock()
+        self._reading = threading.Lock()  # one thread may read to send, another one for an answer
         self.ended = -1
         self.has_ended = False
         for pipe in (jobs, results):
@@ -122,17 +152,19 @@ class Channel:
     @property
     def is_ready(self) -> bool:
         """Whether :meth:`take` returns a message."""
-        return self._inbox.is_ready
+        with self._reading:
+            return self._inbox.is_ready
 
     def fill(self) -> bool:
         """Read what there is; return whether there was anything."""
-        try:
-            self.has_ended = not self._inbox.fill()
-        except BlockingIOError:
-            return False
-        except OSError:
-            self.has_ended = True
-        return not self.has_ended
+        with self._reading:
+            try:
+                self.has_ended = not self._inbox.fill()
+            except BlockingIOError:
+                return False
+            except OSError:
+                self.has_ended = True
+            return not self.has_ended
 
     def drain(self) -> None:
         """Read all that a process that has ended has sent."""
@@ -142,7 +174,8 @@ class Channel:
 
     def take(self) -> bytes | None:
         """Return the next message if all of it has been read."""
-        return self._inbox.take()
+        with self._reading:
+            return self._inbox.take()
 
     def send(self, message: bytes, seconds: float | None = None) -> bool:
         """Send a message, unless the worker has ended; return whether it took no longer than ``seconds``.

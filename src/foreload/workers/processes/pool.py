@@ -77,14 +77,16 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting:
             while not self.closed and self.first == first:
-                found, self._found = self._found or self._look(wanted, deadline, also), []
+                found = self._left_behind() or self._look(wanted, deadline, also)
                 if found and self.first != first:
-                    self._found = found  # answers for the epoch that has begun meanwhile may be among them
+                    self.put_back(found)  # answers for the epoch that has begun meanwhile may be among them
                     break
                 if found is None or found:
                     return found
                 if self._alarm.has_rung() or also is not None:
                     break
+            if self.first != first:
+                self.wake()  # what has rung may be for a thread of the epoch that has begun
             return []
 
     def _look(
@@ -135,6 +137,9 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 worker.end(0)
             with self._waiting:  # another thread may just leave its wait for them
                 for worker in self.workers:
+                    if self.states is not None:
+                        for result in worker.last_begun():
+                            self.states.note(worker.number, result)
                     worker.close()
                     self._spans.give_back([worker.lane])
                 self._alarm.close()

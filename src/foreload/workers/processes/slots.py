@@ -26,6 +26,7 @@ from foreload.batch.buffers import Buffers
 from foreload.checks import Array
 from foreload.forks.count import fork_count, may_be_in_child
 from foreload.machine import open_memory, round_up
+from foreload.workers.processes.pipes import receive_files, send_files
 
 __all__ = ["NOTHING_RETURNED", "ConsumerSlots", "Piece", "Returned", "SharedHeader", "Slots"]
 
@@ -75,8 +76,8 @@ class SharedHeader:
         self._numbers[2] = nanoseconds
 
 
-# The place of a part of a batch: the number of its slot, the size of that, where the part starts, and its length.
-Piece = tuple[int, int, int, int]
+# The place of a part of a batch: the number of its slot, where the part starts in that, and its length.
+Piece = tuple[int, int, int]
 
 # Slots that no batch of the loop holds any more: those to use again, and those to forget.
 Returned = tuple[Sequence[int], Sequence[int]]
@@ -186,6 +187,8 @@ class Slots(Buffers):
             for array, stay in zip(arrays, stays, strict=True)
         ]
         common = self._take(sum(copied)) if any(copied) else None
+        lent = [slot for slot, stay in zip(found, stays, strict=True) if stay and slot is not None]
+        self._send_files([*lent, *([] if common is None else [common])])
         pieces: list[Piece | bytes] = []
         at = 0
         for array, slot, start, stay, room in zip(arrays, found, starts, stays, copied, strict=True):
@@ -201,13 +204,17 @@ class Slots(Buffers):
         dropped, self._dropped = self._dropped, []
         return pieces, dropped
 
-    def _piece(self, slot: _Slot, start: int, length: int) -> Piece:
-        self._sent[slot.number] = slot
-        if slot.file >= 0:
-            socket.send_fds(self._channel, [b"s"], [slot.file])
+    def _send_files(self, slots: list[_Slot]) -> None:
+        """Send the descriptors of slots that the consumer does not have yet, with their numbers."""
+        new = list({slot.number: slot for slot in slots if slot.file >= 0}.values())
+        send_files(self._channel, {slot.number: slot.file for slot in new})
+        for slot in new:
             os.close(slot.file)
             slot.file = -1
-        return slot.number, len(slot.memory), start, length
+
+    def _piece(self, slot: _Slot, start: int, length: int) -> Piece:
+        self._sent[slot.number] = slot
+        return slot.number, start, length
 
     def give_back(self, returned: Returned) -> None:
         """Take back slots that the loop does not hold any more."""
@@ -301,25 +308,21 @@ class ConsumerSlots:
             if isinstance(piece, bytes):
                 parts.append(bytearray(piece))
                 continue
-            slot, size, start, length = piece
+            slot, start, length = piece
             if slot not in leases:
-                leases[slot] = np.asarray(_ConsumerLease(self._map(slot, size), slot, self))
+                leases[slot] = np.asarray(_ConsumerLease(self._map(slot), slot, self))
             parts.append(leases[slot][start : start + length])
         return parts
 
-    def _map(self, slot: int, size: int) -> Array:
-        memory = self._mapped.get(slot)
-        if memory is None:
-            # The worker sends descriptors in the order in which its messages first name their slots.
-            flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-            _, (file, *_), _, _ = socket.recv_fds(self._channel, 1, 1, flags)
-            try:
-                # Not Python's own mmap, which keeps a descriptor for each.
-                memory = _native.Mapping(file, 0, size).memory
-            finally:
-                os.close(file)
-            self._mapped[slot] = memory
-        return memory
+    def _map(self, slot: int) -> Array:
+        while slot not in self._mapped:  # descriptors were sent before the message that names their slots
+            for number, file in receive_files(self._channel).items():
+                try:
+                    # Not Python's own mmap, which keeps a descriptor for each.
+                    self._mapped[number] = _native.Mapping(file, 0, os.fstat(file).st_size).memory
+                finally:
+                    os.close(file)
+        return self._mapped[slot]
 
     def returned(self) -> Returned:
         """Return the slots that are not lent any more, for :meth:`Slots.give_back`."""

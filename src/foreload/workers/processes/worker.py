@@ -40,7 +40,7 @@ class ProcessWorker(Worker):
 
     def __init__(self, number: int, task: WorkerTask, context: Any, spans: Spans, lane: Lane) -> None:
         super().__init__(number, lane)
-        self._owes_state = False  # of its dataset at the beginning of the epoch
+        self._num_owed = 0  # states of its dataset, each at the beginning of an epoch
         self._spans = spans
         self._has_ended = self._has_answered = False
         self._pidfd: int | None = None
@@ -85,13 +85,13 @@ class ProcessWorker(Worker):
     @property
     def is_done(self) -> bool:
         """Whether it may end, as it has answered all that it will be asked."""
-        return self.is_last and not self.asked and not self._owes_state
+        return self.is_last and not self.asked and not self._num_owed
 
     def tell(self, message: Begin | None, seconds: float | None = None) -> None:
         """Send a message: begin an epoch, or end. One that takes longer than ``seconds`` is given up."""
         self.is_last = message is None
-        if message is not None:
-            self._owes_state = message.snapshots is not None
+        if message is not None and message.snapshots is not None:
+            self._num_owed += 1
         self._channel.send(encode(message), seconds)
 
     def ask(self, number: int, indices: Any, seconds: float | None) -> bool:
@@ -129,11 +129,19 @@ class ProcessWorker(Worker):
             self._spans.add_started(self._header.started * 1e-9)
         self.asked.pop(result.number, None)
         if result.begun is not None:
-            self._owes_state = False
+            self._num_owed -= 1
         if result.parts is not None:
             result.parts = self._lent.take(result.parts)
         self._lent.forget(result.dropped or ())
         return result
+
+    def last_begun(self) -> list[Result]:
+        """Return the states at the beginning of an epoch that it has told and nobody has heard; it has ended."""
+        if not self._num_owed:
+            return []
+        with suppress(Exception):  # of classes of the user's, or of a message that was cut off
+            return [result for result in self.answers(has_ended=True) if result.begun is not None]
+        return []
 
     def end(self, seconds: float = END_SECONDS) -> Any:
         """Wait until the process has ended, kill it if that takes longer than ``seconds``, and return it."""

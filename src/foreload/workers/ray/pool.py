@@ -88,19 +88,21 @@ class RayPool(WorkerPool[RayWorker]):
     def wait(self, wanted: list[RayWorker], timeout: float | None, first: int) -> Answers[RayWorker] | None:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting:
-            found, self._found = self._found, []
+            found = self._left_behind()
             while not self.closed and self.first == first:
                 if any(worker in wanted or answer is None for worker, answer in found):
                     return found
                 answering = self._signal(deadline)
                 if answering is None and deadline is not None and time.monotonic() >= deadline:
-                    self._found = found
+                    self._found.append(found)
                     return None
-                if answering is None:
+                if answering is None and self.first == first:
                     return found
+                if answering is None:
+                    break
                 for message in answering.read():  # none if it has been replaced
                     found += self._read(message)
-            self._found = found  # answers for the epoch that has begun meanwhile may be among them
+            self.put_back(found)  # answers for the epoch that has begun meanwhile may be among them
             return []
 
     def _signal(self, deadline: float | None) -> RayWorker | None:
