@@ -167,6 +167,22 @@ Completions::Wait wait_and_look(Completions& completions, double limit, std::sha
   }
 }
 
+// An object whose last reference a worker may drop while the interpreter exits: nanobind's own deleter would
+// ask for the lock where nothing may be thrown, and the process would abort (gil.hpp).
+template <typename T>
+std::shared_ptr<T> held(std::shared_ptr<T> object) {
+  T* const pointer = object.get();
+  auto* const kept = new std::shared_ptr<T>(std::move(object));
+  return std::shared_ptr<T>(pointer, [kept](T*) {
+    const AcquireGil acquire;
+    delete kept;
+  });
+}
+
+void submit(Pool& pool, std::shared_ptr<Job> job, std::shared_ptr<Completions> completions, uint32_t number) {
+  pool.submit(held(std::move(job)), held(std::move(completions)), number);
+}
+
 nb::object wait(Completions& completions, double seconds, LockWatch* watch) {
   for (;;) {
     std::shared_ptr<Job> job;
@@ -219,8 +235,7 @@ void bind_pool(nb::module_& module) {
       .def("push", &Completions::push, nb::arg("job"));
   nb::class_<Pool>(module, "Pool", "A pool of the threads that call work(), and their jobs.")
       .def(nb::init<>())
-      .def("submit", &Pool::submit,
-           "submit(job, completions, number): add the job of batch `number` of an epoch.")
+      .def("submit", &submit, "submit(job, completions, number): add the job of batch `number` of an epoch.")
       .def("cancel", &Pool::cancel, nb::arg("completions"), nb::call_guard<ReleaseGil>())
       .def("work", &Pool::work, nb::arg("worker"), nb::arg("lane").none() = nb::none(),
            nb::call_guard<ReleaseGil>())

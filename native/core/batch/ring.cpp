@@ -46,6 +46,12 @@ Ring::Ring(unsigned entries) {
   fd_ = setup(entries, about_, IORING_SETUP_COOP_TASKRUN);
   if (fd_ < 0 && errno == EINVAL) fd_ = setup(entries, about_, 0);
   if (fd_ < 0) fail("io_uring_setup");
+  // Before Linux 5.6, which has this, it can neither open files nor read into any memory.
+  if ((about_.features & IORING_FEAT_RW_CUR_POS) == 0) {
+    ::close(fd_);
+    errno = ENOSYS;
+    fail("io_uring_setup");
+  }
   try {
     queue_.open(fd_, about_.sq_off.array + about_.sq_entries * sizeof(uint32_t), IORING_OFF_SQ_RING);
     completions_.open(fd_, about_.cq_off.cqes + about_.cq_entries * sizeof(io_uring_cqe), IORING_OFF_CQ_RING);

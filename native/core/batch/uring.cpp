@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -302,6 +303,8 @@ std::unique_ptr<Reader> make_uring_reader(bool direct, unsigned depth) {
   try {
     return std::make_unique<UringReader>(direct, affordable(depth));
   } catch (const Error&) {
+    return nullptr;
+  } catch (const std::bad_alloc&) {  // one read after the other takes less
     return nullptr;
   }
 }

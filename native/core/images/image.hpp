@@ -130,7 +130,8 @@ class ImageLoader {
   // Keeps a claimed image, if there is room and it is sound, or abandons it; returns whether it was shown,
   // too.
   bool keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes, size_t index,
-            const Transform& transform, Key key, const Fallback& fallback, bool late, void* out);
+            const Transform& transform, Key key, const Fallback& fallback, bool late, bool& claimed,
+            void* out);
   void keep_bytes(SampleStore& store, size_t index, std::span<const uint8_t> bytes);
   // Shows what a fixed transform makes of a claimed image, and keeps that.
   void keep_view(SampleStore& store, const std::string& path, std::span<const uint8_t> bytes, size_t index,

@@ -205,7 +205,7 @@ std::optional<ImageLoader::Whole> ImageLoader::decode_whole(SampleStore& store, 
 
 bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::span<const uint8_t> bytes,
                        size_t index, const Transform& transform, Key key, const Fallback& fallback, bool late,
-                       void* out) {
+                       bool& claimed, void* out) {
   SampleStore& store = *cache.store;
   const auto form = static_cast<Form>(cache.forms[index]);
   if (form == Form::view && is_fixed(transform)) {
@@ -219,6 +219,7 @@ bool ImageLoader::keep(const ImageCache& cache, const std::string& path, std::sp
     return false;
   }
   const auto whole = decode_whole(store, form, path, bytes, index, fallback);
+  claimed = whole && whole->to != nullptr;  // otherwise it is abandoned: another worker may claim it now
   if (!whole) return false;
   if (whole->planes) {
     show_planes(*whole->planes, index, transform, key, out);
@@ -263,7 +264,8 @@ void ImageLoader::load(const ImageCache& cache, Files& files, size_t index, cons
     const bool was_kept = !missing->bytes.empty();
     const auto bytes = was_kept ? missing->bytes : read(cache, files, index);
     const bool late = cache.decode_late && !was_kept;
-    const bool is_shown = claimed && keep(cache, path, bytes, index, transform, key, fallback, late, out);
+    const bool is_shown =
+        claimed && keep(cache, path, bytes, index, transform, key, fallback, late, claimed, out);
     claimed = false;  // kept or abandoned: another worker may claim it now
     if (!is_shown) show_encoded(path, bytes, index, transform, key, fallback, out);
     ImageCosts& costs = *cache.costs;
@@ -313,7 +315,7 @@ DecodedImage ImageLoader::decode(const ImageCache& cache, Files& files, size_t i
     const auto form = static_cast<Form>(cache.forms[index]);
     if (claimed && form != Form::encoded) {
       const auto whole = decode_whole(store, form, path, bytes, index, fallback);
-      claimed = false;
+      claimed = whole && whole->to != nullptr;  // otherwise it is abandoned
       if (whole) {
         image = whole->planes ? copy(*whole->planes)
                               : packed({whole->image.pixels, 3 * static_cast<size_t>(whole->image.width)},

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "error.hpp"
+#include "image.hpp"
 #include "libjpeg.hpp"
 
 #ifdef FORELOAD_HAVE_JPEG
@@ -31,6 +32,7 @@ class Transcoder {
     to_.err = &handler_.base;
   }
   ~Transcoder() {
+    if (is_writing_) end_writing();
     jpeg_destroy_compress(&to_);
     jpeg_destroy_decompress(&from_);
     std::free(memory_);
@@ -57,6 +59,8 @@ class Transcoder {
     for (int marker = 0; marker < 16; ++marker) jpeg_save_markers(&from_, JPEG_APP0 + marker, 0xFFFF);
     jpeg_read_header(&from_, TRUE);
     if (from_.data_precision != 8) return false;
+    // All of its coefficients would be in memory, and decoders refuse it.
+    if (int64_t{from_.image_width} * from_.image_height > kMaxPixels) return false;
     jvirt_barray_ptr* const coefficients = jpeg_read_coefficients(&from_);
     if (handler_.exhausted) {
       std::strcpy(handler_.message, "the file ends before its picture does");
@@ -68,15 +72,21 @@ class Transcoder {
     is_read_ = true;
     jpeg_copy_critical_parameters(&from_, &to_);
     jpeg_mem_dest(&to_, &memory_, &size_);
+    is_writing_ = true;
     to_.optimize_coding = FALSE;
     to_.arith_code = FALSE;
     to_.restart_interval = interval > 0 ? static_cast<unsigned>(interval) : interval_for(columns());
     jpeg_write_coefficients(&to_, coefficients);
     copy_markers();
     jpeg_finish_compress(&to_);
+    is_writing_ = false;
     jpeg_finish_decompress(&from_);
     return true;
   }
+
+  // After an error, `memory_` is a buffer that libjpeg has freed for a larger one: this tells the present
+  // one.
+  void end_writing() { to_.dest->term_destination(&to_); }
 
   // Whether the standard tables have a code for each coefficient, and for each step from one DC to another:
   // in damaged files they need not, which libjpeg's encoder does not notice.
@@ -130,7 +140,7 @@ class Transcoder {
   JpegHandler handler_;
   unsigned char* memory_ = nullptr;
   unsigned long size_ = 0;
-  bool is_read_ = false;
+  bool is_read_ = false, is_writing_ = false;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "error.hpp"
@@ -71,7 +72,11 @@ std::vector<std::vector<uint32_t>> scan_chunks(int file, const std::string& path
     }
   };
   std::vector<std::thread> helpers;
-  for (size_t i = 1; i < std::min(threads, count); ++i) helpers.emplace_back(work, false);
+  helpers.reserve(std::min(threads, count));
+  try {
+    for (size_t i = 1; i < std::min(threads, count); ++i) helpers.emplace_back(work, false);
+  } catch (const std::system_error&) {  // no more threads may be started
+  }
   work(true);
   for (std::thread& helper : helpers) helper.join();
   if (failure) std::rethrow_exception(failure);

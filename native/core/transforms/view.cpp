@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <string>
+
+#include "error.hpp"
 
 namespace foreload {
 
@@ -49,7 +53,11 @@ View choose_view(const Transform& transform, int width, int height, Random& rand
   if (transform.crop == Crop::center) {
     const int shorter = std::min(width, height);
     const auto scaled = [&](int side) {
-      return static_cast<int>(static_cast<int64_t>(transform.shorter) * side / shorter);
+      const int64_t length = static_cast<int64_t>(transform.shorter) * side / shorter;
+      if (length <= std::numeric_limits<int>::max()) return static_cast<int>(length);
+      throw Error(ErrorKind::decode, std::to_string(width) + " x " + std::to_string(height) +
+                                         " pixels cannot be resized to a shorter side of " +
+                                         std::to_string(transform.shorter));
     };
     view.full_width = scaled(width);
     view.full_height = scaled(height);

@@ -88,12 +88,15 @@ class ThreadPool:
         try:
             identity.assume(worker)
         except BaseException as error:
-            self._fail(error)
+            self._fail(error, "in worker_init_fn")
         else:
-            self._native.work(worker, lane)
+            try:
+                self._native.work(worker, lane)
+            except Exception as error:  # no memory: a batch is lost, for which somebody waits
+                self._fail(error, "while it loaded samples")
 
-    def _fail(self, error: BaseException) -> None:
-        error.add_note(f"foreload: in worker_init_fn of {threading.current_thread().name}")
+    def _fail(self, error: BaseException, where: str) -> None:
+        error.add_note(f"foreload: {where}, in {threading.current_thread().name}")
         self.failure = error
         self._wake()
 
