@@ -86,9 +86,8 @@ def origin_of(num_workers: Any, dataset: Any, collate_fn: Any) -> Any:
     A number of workers alone may well be copied by a user, for a loader that is like the other in nothing else.
     """
     origin = _counted(num_workers)
-    if origin is None or origin.dataset is not dataset or origin.collate_fn is not collate_fn:
-        return None
-    return origin
+    is_it = origin is not None and origin.dataset is dataset and origin.collate_fn is collate_fn
+    return origin if is_it else None
 
 
 def given_workers(num_workers: Any, prefetch_factor: int | None) -> tuple[Any, int | None]:
@@ -253,7 +252,7 @@ class AdaptableLoader(StatefulSource[T_co]):
         count: int = self.__dict__["num_workers"]
         return count
 
-    @num_workers.setter
+    @num_workers.setter  # kept in the loader's __dict__, where Lightning reads it
     def num_workers(self, count: int) -> None:
         is_users = vars(self).get("_DataLoader__initialized", False)  # or the constructor's
         if is_users and (self._auto_workers or count != self._count):
@@ -262,8 +261,8 @@ class AdaptableLoader(StatefulSource[T_co]):
         self._set_count(count)
 
     def _set_count(self, count: int) -> None:
-        # In the loader's __dict__, where Lightning reads it.
-        self.__dict__["num_workers"] = WorkerCount(count, self, is_auto=self._auto_workers)
+        is_auto = vars(self).get("_auto_workers")  # None: a derived class has not called the constructor yet
+        vars(self)["num_workers"] = count if is_auto is None else WorkerCount(count, self, is_auto=is_auto)
 
     def _first_count(self, dataset: Any) -> int:
         """Return the number of workers before anything has been measured."""
@@ -315,9 +314,8 @@ class AdaptableLoader(StatefulSource[T_co]):
             self._open, self._memory = origin._open.shared(), origin._memory
             if self._auto_workers:
                 self._set_count(origin.num_workers)
-        same_order = index_sampler(self) is index_sampler(origin)
-        self._resumed = origin._resumed if same_order else None
-        if origin._resumed is not None and not same_order:
+        self._resumed = origin._resumed if index_sampler(self) is index_sampler(origin) else None
+        if self._resumed is not origin._resumed:
             warn_user("a framework has put another sampler into the loader: call load_state_dict() after that")
 
     def _constructor(self) -> Callable[..., None]:
@@ -332,7 +330,7 @@ class AdaptableLoader(StatefulSource[T_co]):
     @_iterator.setter
     def _iterator(self, iterator: Any) -> None:
         self.__dict__["_iterator"] = iterator
-        if iterator is None:  # Lightning's way to end the workers of a loop that is over, or has failed
+        if iterator is None and "_crew" in vars(self):  # Lightning's way to end a loop's workers
             moving = None if self._moving is None else self._moving()
             if moving is not None:
                 moving.close()

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Dataset, TensorDataset
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind, _MultiProcessingDataLoaderIter
 
 import foreload as fl
 from tests import leftovers
@@ -89,6 +89,48 @@ def test_get_iterator_begins_an_epoch_and_may_be_replaced(options: dict[str, Any
     loader._get_iterator = lambda: begun.append(1) or own()
     assert len([*loader]) == 5
     assert begun == [1]
+
+
+@pytest.mark.parametrize("base", [TorchDataLoader, fl.DataLoader])
+def test_get_iterator_may_return_an_iterator_of_torchs(base: Any) -> None:
+    class Own(_MultiProcessingDataLoaderIter): ...
+
+    class Loader(base):  # type: ignore[misc]
+        def _get_iterator(self) -> Any:
+            return Own(self)
+
+    loader = Loader(Numbers(), batch_size=4, num_workers=1, persistent_workers=True)
+    torch.manual_seed(3)
+    first, drawn = iter(loader), torch.get_rng_state()
+    assert type(first) is Own
+    expected = [batch.tolist() for batch in first]
+    assert iter(loader) is first
+    assert [batch.tolist() for batch in first] == expected
+    assert torch.equal(torch.get_rng_state(), drawn)  # its workers keep their seed
+
+
+def test_get_iterator_may_wrap_the_iterator_of_each_epoch() -> None:
+    class Loader(fl.DataLoader[Any]):
+        def _get_iterator(self) -> Any:
+            return map(len, super()._get_iterator())
+
+    loader = Loader(Numbers(), batch_size=4, num_workers=1, persistent_workers=True)
+    assert [*loader] == [*loader] == [4] * 5
+    loader.close()
+
+
+@pytest.mark.parametrize("base", [TorchDataLoader, fl.DataLoader])
+@pytest.mark.parametrize("given", [1, None, "auto"])
+def test_a_derived_class_may_set_attributes_before_it_is_a_loader(base: Any, given: Any) -> None:
+    class Loader(base):  # type: ignore[misc]
+        def __init__(self, data: Any) -> None:
+            self.batch_size, self.num_workers, self._iterator = 4, given, None
+            assert self.num_workers == given
+            super().__init__(data, batch_size=4, num_workers=0)
+
+    loader = Loader(Numbers())
+    assert loader.num_workers == 0
+    assert len([*loader]) == 5
 
 
 @pytest.mark.parametrize("make", [TorchDataLoader, fl.DataLoader])

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DistributedSampler, IterableDataset
 
-from foreload._torch import index_sampler, item_sampler
+from foreload._torch import TorchIterator, index_sampler, item_sampler
 from foreload.checks import check_int, optional
 from foreload.epochs.base import Epoch
 from foreload.epochs.source import EpochSource
@@ -113,8 +113,12 @@ class StatefulSource(EpochSource[T_co]):
 
     def _next_epoch(self) -> Any:
         """Begin the next epoch, with the workers of the one before if they persist."""
-        goes_on = self.persistent_workers and self.__dict__.get("_iterator") is not None
-        return self._open_next() if goes_on else self._get_iterator()
+        latest: Any = self.__dict__.get("_iterator") if self.persistent_workers else None
+        if isinstance(latest, Epoch):
+            return self._open_next()
+        if isinstance(latest, TorchIterator):  # of a derived class with a _get_iterator() of its own
+            return super().__iter__()  # which begins it again
+        return self._get_iterator()
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         sampler = item_sampler(index_sampler(self))
