@@ -20,6 +20,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
+from foreload import _native
+from foreload.workers import threads
 from tests import leftovers
 from tests.programs import Program
 
@@ -223,6 +225,18 @@ def test_a_sample_that_never_comes_holds_up_neither_leaving_nor_exit(dataset: st
     process = run(STUCK + f"    {loop}\n    print('left')\n")
     output, errors = process.communicate(timeout=300)
     assert (process.returncode, output, errors) == (0, "left\n", "")
+
+
+def test_a_worker_thread_that_ends_by_an_error_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(_native.Pool):
+        def work(self, *_: Any) -> None:
+            raise MemoryError("no memory")
+
+    monkeypatch.setattr(threads._native, "Pool", Short)
+    loader = fl.DataLoader(Slow(10), batch_size=2, num_workers=2, workers="threads")
+    with pytest.raises(MemoryError, match="no memory") as caught:
+        next(iter(loader))
+    assert "while it loaded samples, in foreload-worker-" in caught.value.__notes__[0]
 
 
 def child(action: Any) -> int:

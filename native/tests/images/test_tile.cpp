@@ -66,6 +66,13 @@ int main() {
   const auto last = std::find_end(scans.begin(), scans.end(), kScan.begin(), kScan.end());
   scans.erase(last, scans.end() - 2);
   CHECK(jpegs::Reader::read(scans).has_value() && foreload::tile_jpeg(scans, 0).empty());
+  // More blocks than fit in an interleaved scan, found only after long markers were written: nothing is freed
+  // twice.
+  auto odd = jpegs::encode(64, 64, {.horizontal = 4, .vertical = 4, .separate = true});
+  jpegs::Bytes marker(6002, 7);
+  marker[0] = 0xFF, marker[1] = 0xE2, marker[2] = 6000 >> 8, marker[3] = 6000 & 255;
+  odd.insert(odd.begin() + 2, marker.begin(), marker.end());
+  for (int round = 0; round < 20; ++round) CHECK(foreload::tile_jpeg(odd, 0).empty());
   const jpegs::Bytes text{'h', 'e', 'l', 'l', 'o'};
   CHECK_THROWS(foreload::tile_jpeg(text, 0), decode);
 }

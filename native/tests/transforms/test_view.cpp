@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "check.hpp"
+#include "error.hpp"
 #include "view.hpp"
 
 using namespace foreload;
@@ -34,6 +35,7 @@ int main() {
   const View center = choose_view(transform, 500, 375, random);
   CHECK(center.full_height == 256 && center.full_width == 341);
   CHECK(center.top == 16 && center.left == 58);
+  CHECK_THROWS(choose_view(transform, 1, 16777216, random), decode);
 
   Transform fixed;
   CHECK(is_fixed(fixed) && !is_fixed(transform));
