@@ -130,6 +130,15 @@ def no_thread_or_process_is_left_behind() -> Iterator[None]:
     assert not leftovers.wait_until_none(lambda: leftovers.threads() - threads)
 
 
+@pytest.fixture
+def two_cores() -> Iterator[None]:
+    """Let the test have two cores, whatever the machine has: what is chosen and tuned depends on them."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:2])
+    yield
+    os.sched_setaffinity(0, cores)
+
+
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
     """Smooth shapes, edges and noise, in colour."""
     rng = np.random.default_rng(seed)

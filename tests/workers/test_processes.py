@@ -287,6 +287,7 @@ def numbers(loader: Any) -> list[int]:
     return [number for batch in loader for number in batch.tolist()]
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_workers_go_further_ahead_while_one_batch_holds_up_the_loop() -> None:
     for seconds in (0.3, 3, 30):  # within which the other worker has to start, on a busy machine too
         loader = fl.DataLoader(Uneven(seconds), 2, workers="processes")
