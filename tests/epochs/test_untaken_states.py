@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +13,24 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 
 import foreload as fl
 
+PARENT = os.getpid()
+
+
+class Elsewhere:
+    """Can be unpickled in workers only."""
+
+    def __reduce__(self) -> Any:
+        return make_elsewhere, ()
+
+
+def make_elsewhere() -> Elsewhere:
+    if os.getpid() == PARENT:
+        raise TypeError("not in this process")
+    return Elsewhere()
+
 
 class Stateless:
-    """Has a state by its methods' names, of another kind: an error, or what can be neither copied nor pickled."""
+    """Has a state by its methods' names, of another kind: an error, or what cannot be copied, sent or received."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -22,7 +38,8 @@ class Stateless:
     def state_dict(self) -> Any:
         if self.kind == "raises":
             raise NotImplementedError("not before fit()")
-        return {"uncopied": {"open": memoryview(b"")}, "unpickled": {"call": lambda: None}}[self.kind]
+        states = {"uncopied": memoryview(b""), "unpickled": lambda: None, "unreceived": Elsewhere()}
+        return {"part": states[self.kind]}
 
     def load_state_dict(self, state: Any) -> None:
         raise AssertionError(state)
@@ -56,13 +73,23 @@ def made(part: str, kind: str) -> tuple[Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["raises", "uncopied", "unpickled"])
+@pytest.mark.parametrize("kind", ["raises", "uncopied", "unpickled", "unreceived"])
 @pytest.mark.parametrize("part", ["dataset", "stream", "sampler"])
 def test_a_state_that_cannot_be_taken_keeps_no_loop_from_its_batches(part: str, kind: str, workers: int) -> None:
     dataset, options = made(part, kind)
     stock = TorchDataLoader(dataset, 2, num_workers=workers, **options)
     loader = fl.DataLoader(dataset, 2, num_workers=workers, **options)
     assert torch.cat(list(loader)).tolist() == torch.cat(list(stock)).tolist()
+
+
+@pytest.mark.parametrize(("kind", "why"), [("unpickled", "be pickled"), ("unreceived", "be unpickled")])
+def test_a_state_that_cannot_be_sent_is_said_when_it_is_wanted(kind: str, why: str) -> None:
+    loader = fl.DataLoader(Tens(kind), 2, num_workers=2)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(RuntimeError, match=f"the state of the dataset cannot {why}: "):
+        loader.state_dict()
+    assert len(list(batches)) == 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -73,19 +73,15 @@ class Result:
 
     def encode(self) -> bytes:
         """Return the message, without the state of the dataset if that cannot be pickled; see :meth:`decode`."""
-        try:
-            return pickle.dumps(self._fields, protocol=5)
-        except Exception as error:  # of the user's classes
-            if not isinstance(self.state, dict):
-                raise
-            why = f"the state of the dataset cannot be pickled: {type(error).__name__}: {error}"
-            self.state = {**self.state, "dataset": UntakenState(why), "iterator": None}
-            return pickle.dumps(self._fields, protocol=5)
+        self.state = _packed(self.state)
+        return pickle.dumps(self._fields, protocol=5)
 
     @classmethod
     def decode(cls, message: bytes) -> Result:
-        """Return the result that a message has."""
-        return cls(*pickle.loads(message))
+        """Return the result that a message has, without the state of the dataset if that cannot be unpickled."""
+        result = cls(*pickle.loads(message))
+        result.state = _unpacked(result.state)
+        return result
 
     @property
     def _fields(self) -> tuple[Any, ...]:
@@ -108,6 +104,31 @@ class Result:
             raise unpickle_error(self.error)
         assert self.parts is not None
         return restore(self.parts)
+
+
+def _packed(state: Any) -> Any:
+    """Return a state whose parts, of the user's classes, are pickled on their own: a batch outlives their error."""
+    if not isinstance(state, dict) or "dataset" not in state:
+        return state
+    try:
+        parts = pickle.dumps((state["dataset"], state["iterator"]), protocol=5)
+    except Exception as error:
+        parts = pickle.dumps((_untaken("pickled", error), None), protocol=5)
+    return {**state, "dataset": parts, "iterator": None}
+
+
+def _unpacked(state: Any) -> Any:
+    if not isinstance(state, dict) or "dataset" not in state:
+        return state
+    try:
+        dataset, iterator = pickle.loads(state["dataset"])
+    except Exception as error:
+        dataset, iterator = _untaken("unpickled", error), None
+    return {**state, "dataset": dataset, "iterator": iterator}
+
+
+def _untaken(what: str, error: Exception) -> UntakenState:
+    return UntakenState(f"the state of the dataset cannot be {what}: {type(error).__name__}: {error}")
 
 
 class Job(NamedTuple):
