@@ -107,7 +107,7 @@ class Result:
 
 
 def _packed(state: Any) -> Any:
-    """Return a state whose parts, of the user's classes, are pickled on their own: a batch outlives their error."""
+    """Return a state whose parts of the user's classes are pickled alone: batches outlive their errors."""
     if not isinstance(state, dict) or "dataset" not in state:
         return state
     try:
