@@ -272,3 +272,10 @@ def test_files_of_a_folder_may_change_and_a_file_of_lines_may_not(tmp_path: Path
     assert bytes(folder[0][0].tolist()) == b"afterw"
     with pytest.raises(OSError, match="has changed since it was indexed"):
         lines[0]
+
+
+def test_a_file_of_which_the_system_gives_no_size_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="data_path: the system gives no size for '/proc/self/status'; copy it to"
+    ):
+        fl.TextDataset("/proc/self/status")

@@ -247,6 +247,12 @@ def _refuse_fields(path: Path, text_field: Field, label_field: Field | None) -> 
 
 def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
     mebibytes = -(-path.stat().st_size >> 20)
+    if mebibytes == 0:
+        with path.open("rb") as file:
+            if file.read(1):
+                raise ValueError(
+                    f"data_path: the system gives no size for {str(path)!r}; copy it to a regular file"
+                )
     with Progress(f"indexing {path.name} (MiB)", mebibytes, after=1) as progress:
         done = 0
 
