@@ -144,9 +144,7 @@ def test_samples_are_what_the_dataset_gives_now(how: str, change: Any) -> None:
     wanted = epochs(TorchDataLoader(data := Numbers(), 8), data, change)
     data = Numbers()
     loader = fl.DataLoader(data, 8, cache="1MiB", **HOW[how])
-    with pytest.warns(
-        UserWarning, match="which the dataset reads, was set since its last epoch, so the cache drops"
-    ):
+    with pytest.warns(UserWarning, match="the dataset reads, was set since its last epoch, so the cache drops"):
         assert epochs(loader, data, change) == wanted
 
 

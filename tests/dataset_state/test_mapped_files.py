@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,15 @@ SIZE = 1 << 30  # bytes; without any on the disk
 class Tokens(Dataset[int]):
     """Reads a number of a file, at one of a few places."""
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, seconds: float = 0) -> None:
         self.data = data
+        self.seconds = seconds
 
     def __len__(self) -> int:
         return 1000
 
     def __getitem__(self, index: int) -> int:
+        time.sleep(self.seconds)
         return int(self.data[index % 10])
 
 
@@ -50,12 +53,13 @@ FILES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.parametrize("seconds", [0, 0.002])  # processes are chosen where samples wait
 @pytest.mark.parametrize("kind", FILES)
-def test_a_large_file_is_not_read_to_see_whether_it_changes(kind: str, tmp_path: Path) -> None:
+def test_a_large_file_is_not_read_to_see_whether_it_changes(kind: str, seconds: float, tmp_path: Path) -> None:
     path = tmp_path / "tokens.bin"
     with path.open("wb") as file:
         file.truncate(SIZE)
-    dataset = Tokens(FILES[kind](path))
+    dataset = Tokens(FILES[kind](path), seconds)
     if kind == "memmap, strided":
         dataset.__class__ = type("Rows", (Tokens,), {"__getitem__": lambda self, index: int(self.data[index, 0])})
     loader = fl.DataLoader(dataset, batch_size=4, shuffle=True)

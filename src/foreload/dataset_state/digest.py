@@ -23,7 +23,7 @@ from foreload.checks import optional
 from foreload.dataset_state.handles import is_iterator, is_open
 from foreload.dataset_state.settings import Settings
 from foreload.dataset_state.walk import CONTAINERS, LRU_CACHE, PLAIN, generators, leaves, walk
-from foreload.datasets.mapped_files import mapping_at
+from foreload.datasets.mapped_files import mapping_of_large
 
 __all__ = ["CHANGES", "StateWatch", "changed", "contents", "digest", "is_made", "made_of", "snapshot"]
 
@@ -197,7 +197,7 @@ def _checksum(array: Any) -> int:
         if not data.flags.writeable and _is_mapped(array):
             return 0  # nothing is written to it by that, and there may be many
         is_large = data.nbytes > _MOST_SUMMED
-        file = mapping_at(data.ctypes.data, data.itemsize) if is_large else None
+        file = mapping_of_large(data)
         if file is not None and not file.writable:
             return 0
         most = _MOST_BYTES if file is None else _MOST_IN_FILE

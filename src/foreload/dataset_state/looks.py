@@ -17,12 +17,13 @@ from foreload._torch import tensor_version
 from foreload.dataset_state.digest import is_made
 from foreload.dataset_state.sealed import is_made_of_samples
 from foreload.dataset_state.walk import CONTAINERS
+from foreload.datasets.mapped_files import mapping_of_large
 
 __all__ = ["MISSING", "Attributes", "Contents", "Look", "Numbers", "Value", "Whole", "numbers_of"]
 
 # Containers and arrays up to these sizes are compared as a whole; of larger ones, values at so many places, or in
 # a file.
-_MOST_ITEMS, _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 100_000, 1 << 18, 1_024, 64
+_MOST_ITEMS, _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 100_000, 1 << 18, 1_024, 16
 
 # Larger lists are compared with less care for what is equal, but of another type.
 _SHORT = 2_000
@@ -219,6 +220,10 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
     numbers = np.asarray(numbers)  # views of masked arrays cannot have another dtype
     if in_file and not numbers.flags.writeable:
         return
+    if (file := mapping_of_large(numbers)) is not None:
+        in_file = True
+        if not file.writable:
+            return
     if numbers.nbytes <= _MOST_BYTES and numbers.flags.c_contiguous and not in_file:
         flat = numbers.reshape(-1).view(np.uint8)
         before = flat.copy()

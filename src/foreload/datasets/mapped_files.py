@@ -10,9 +10,13 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["MappedFile", "mapping_at", "mapping_of", "read_only_file"]
+from foreload.checks import Array
+
+__all__ = ["MappedFile", "mapping_of", "mapping_of_large", "read_only_file"]
 
 _MAPS = Path("/proc/self/maps")  # which only Linux has
+
+_LARGE = 1 << 26  # bytes
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,15 @@ class _Mapping:
 
 def mapping_of(tensor: torch.Tensor) -> _Mapping | None:
     """Return the mapping of a file that a tensor lies in; None if it lies elsewhere, or that cannot be known."""
-    return None if tensor.nbytes == 0 else mapping_at(tensor.data_ptr(), tensor.nbytes)
+    return None if tensor.nbytes == 0 else _mapping_at(tensor.data_ptr(), tensor.nbytes)
 
 
-def mapping_at(begin: int, size: int) -> _Mapping | None:
-    """The same for bytes at an address."""
+def mapping_of_large(array: Array) -> _Mapping | None:
+    """Return the mapping of a file that an array begins in; None also if reading all of it takes little time."""
+    return _mapping_at(array.ctypes.data, array.itemsize) if array.nbytes > _LARGE else None
+
+
+def _mapping_at(begin: int, size: int) -> _Mapping | None:
     if not _MAPS.exists():
         return None
     for line in _MAPS.read_text(errors="surrogateescape").splitlines():
