@@ -6,7 +6,9 @@ import contextlib
 import copy
 import os
 import pathlib
+import pickle
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 import foreload as fl
+from foreload.batch.failure import EpochErrors, SampleError
 
 WORKERS: dict[str, dict[str, Any]] = {
     "here": {"num_workers": 0},
@@ -167,6 +170,27 @@ def test_what_a_resume_passes_over_is_not_recorded_again(dataset: Any, workers: 
     list(loader)
     assert before > 0
     assert before + len(loader.errors) == len(BAD)
+
+
+def test_a_copy_of_the_failures_records_nothing_elsewhere() -> None:
+    loader: Any = fl.DataLoader(Broken(), batch_size=4, on_error="skip", num_workers=0)
+    epoch = iter(loader)
+    list(epoch)
+    for copied in (copy.copy(epoch.errors), copy.deepcopy(epoch.errors), pickle.loads(pickle.dumps(epoch.errors))):
+        assert list(copied) == list(epoch.errors)
+        copied.append(copied[0])
+    assert len(loader.errors) == len(epoch.errors) == len(BAD)
+
+
+def test_only_what_the_thread_itself_loads_again_is_unrecorded() -> None:
+    errors = EpochErrors()
+    error = SampleError.of(3, ValueError("what?"), "skip")
+    with errors.unrecorded():
+        errors.append(error)
+        thread = threading.Thread(target=errors.append, args=(error,))
+        thread.start()
+        thread.join()
+    assert errors == [error]
 
 
 @pytest.mark.parametrize("workers", WORKERS)

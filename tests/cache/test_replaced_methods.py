@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
@@ -147,3 +149,55 @@ def test_what_is_not_read_and_what_loading_counts_is_no_change() -> None:
         kind.unread = number
         kind.untouched = lambda self: None
     assert kind.loads == 12
+
+
+class Reader:
+    """What a dataset opens when it first needs it."""
+
+    scale = 1
+
+    def __init__(self) -> None:
+        self.reads, self.gain = 0, 1
+
+    def read(self, index: int) -> int:
+        self.reads += 1
+        return index * self.gain * self.scale
+
+
+class Tally:
+    """Has no code of its own."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class Counted(Dataset[Any]):
+    def __init__(self) -> None:
+        self.seen, self.counts = np.zeros(12, bool), torch.zeros(3, dtype=torch.int64)
+        self.reader: Any = None
+        self.tally = Tally()
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        if self.reader is None:
+            self.reader = Reader()
+        self.seen[index] = True
+        self.counts[0] += 1
+        object.__setattr__(self, "latest", index)
+        self.tally.total += 1
+        return torch.tensor(self.reader.read(index) + 0 * int(self.seen[0]) + 0 * int(self.counts[0]))
+
+
+def test_counts_in_arrays_and_what_is_made_when_it_is_first_needed_are_no_change() -> None:
+    dataset = Counted()
+    loader = fl.DataLoader(dataset, batch_size=4, cache="1MiB", num_workers=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            assert torch.cat(list(loader)).tolist() == list(range(12))
+    assert dataset.tally.total == 12
+    dataset.reader.gain = 2
+    with pytest.warns(UserWarning, match="'gain', which the dataset reads, was set"):
+        assert torch.cat(list(loader)).tolist() == list(range(0, 24, 2))

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 #include "error.hpp"
@@ -75,7 +74,7 @@ std::vector<std::vector<uint32_t>> scan_chunks(int file, const std::string& path
   helpers.reserve(std::min(threads, count));
   try {
     for (size_t i = 1; i < std::min(threads, count); ++i) helpers.emplace_back(work, false);
-  } catch (const std::system_error&) {  // no more threads may be started
+  } catch (const std::exception&) {  // no more threads may be started, or there is no memory for them
   }
   work(true);
   for (std::thread& helper : helpers) helper.join();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -115,11 +116,15 @@ class EpochErrors(list[SampleError]):
     def __init__(self, everything: list[SampleError] | None = None) -> None:
         super().__init__()
         self._everything = everything
-        self._is_off = False
+        self._unrecorded: set[int] = set()  # threads: each may bring a copy of the dataset where it was
+
+    def __reduce__(self) -> Any:
+        """Copy what is in it: the copy records nothing elsewhere."""
+        return EpochErrors, (), None, iter(self)
 
     def append(self, error: SampleError) -> None:
         """Record a sample that failed."""
-        if self._is_off:
+        if threading.get_ident() in self._unrecorded:
             return
         super().append(error)
         if self._everything is not None:
@@ -127,19 +132,19 @@ class EpochErrors(list[SampleError]):
 
     def forget(self, most: int) -> None:
         """Keep the first ``most`` alone: the samples of the others are loaded again."""
-        for error in self[most:]:
-            if self._everything is not None and error in self._everything:
-                self._everything.remove(error)
+        again = {id(error) for error in self[most:]}
+        if self._everything is not None:
+            self._everything[:] = [error for error in self._everything if id(error) not in again]
         del self[most:]
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """Record nothing: what is loaded meanwhile was loaded before, and what failed is recorded already."""
-        self._is_off = True
+        """Record nothing of this thread: all that it loads meanwhile was loaded, and recorded, before."""
+        self._unrecorded.add(threading.get_ident())
         try:
             yield
         finally:
-            self._is_off = False
+            self._unrecorded.discard(threading.get_ident())
 
 
 class FailureLimit:

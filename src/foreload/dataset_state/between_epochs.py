@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dis
-import functools
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from foreload.checks import module_of, optional, package_of, tells_class
+from foreload.dataset_state.loading_code import ENTRIES, Names, names_of, set_by, unwrapped
 from foreload.dataset_state.walk import (
     CONTAINERS,
     PLAIN,
@@ -26,7 +25,6 @@ from foreload.dataset_state.walk import (
     modules_used,
     names_used,
     slots_of,
-    strings_in,
 )
 
 __all__ = ["BetweenEpochs"]
@@ -40,21 +38,14 @@ _MOST_VALUES, _MOST_WITHIN = 64, {4: 64, 3: 16, 2: 8, 1: 8}
 # The length from which texts are not held.
 _LONG = 1_000
 
-# The methods that load a sample, or are applied to one.
-_ENTRIES = ("__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "forward")
-
 # Packages whose objects are no settings.
 _NO_SETTINGS = ("multiprocessing", "threading", "ctypes", "logging", "queue", "weakref", "_io", "_thread")
 
 # Classes of Python's own for settings.
 _NAMESPACES = ("Namespace", "SimpleNamespace")
 
-_SETS = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
-
 # An attribute or a global variable: the id of its owner or its namespace, and its name.
 _Key = tuple[int, str]
-
-_Names = tuple[frozenset[str], frozenset[str], tuple[FunctionType, ...]]
 
 
 class BetweenEpochs:
@@ -84,33 +75,41 @@ class BetweenEpochs:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._held: list[Any] = []  # so that nothing else gets their ids
+        self._read: frozenset[str] = frozenset()
         self._before = self._settings()
 
-    def _settings(self) -> dict[_Key, Any]:
-        """Return what stands for the value of each attribute."""
+    def _settings(self) -> dict[_Key, Any] | None:
+        """Return what stands for the value of each attribute; None if that cannot be told."""
         found: dict[_Key, Any] = {}
         held: list[Any] = []
         # The user's objects may raise anything when they are looked at, and this is no more than a look.
-        with suppress(Exception):
-            for owner, name, value in islice(_attributes(self._dataset), _MOST_ATTRIBUTES):
+        try:
+            self._read, attributes = _attributes(self._dataset)
+            for owner, name, value in islice(attributes, _MOST_ATTRIBUTES):
                 held += [owner, value] if _is_plain_container(value) else [owner]
                 with suppress(Exception):
                     found[id(owner), name] = _Known(value)
+        except Exception:
+            return None
         self._held = held
         return found
 
     def changed(self) -> str | None:
         """Return the name of an attribute that has been set since the last look; None if none has."""
-        before, held = self._before, self._held
+        before, held, known = self._before, self._held, self._read
         now = self._before = self._settings()
         del held  # what is new has other ids
+        if before is None or now is None:
+            return None
         # (Where an object is new, what holds it differs.)
         owners = {owner for owner, _ in before} & {owner for owner, _ in now}
         for key in before | now:
-            with suppress(Exception):
-                if key[0] in owners and not (key in before and key in now and now[key].is_same(before[key])):
-                    _names_of.cache_clear()  # a method may be another one
-                    return key[1]
+            if key[0] not in owners or (key in now and key in before and now[key].is_same(before[key])):
+                continue
+            # An object that was made when it was first needed has code of its own, which reads other names.
+            if (key in now and key in before) or key[1] in known & self._read:
+                names_of.cache_clear()  # a method may be another one
+                return key[1]
         return None
 
 
@@ -124,7 +123,9 @@ class _Known:
     def is_same(self, before: _Known) -> bool:
         """Whether the value is the same, or a container that may have been written into."""
         is_one = self._place is not None and self._place == before._place
-        return is_one or bool(self._content == before._content)
+        with suppress(Exception):  # of a comparison of the user's
+            return is_one or bool(self._content == before._content)
+        return True
 
 
 class _Reference:
@@ -172,19 +173,23 @@ def _is_plain_container(value: Any) -> bool:
     return isinstance(value, CONTAINERS) and type(value).__module__ in ("builtins", "collections")
 
 
-def _attributes(dataset: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Yield the attributes that count: their owners, names and values."""
-    read = frozenset(_ENTRIES)
+def _attributes(dataset: Any) -> tuple[frozenset[str], Iterator[tuple[Any, str, Any]]]:
+    """Return the names that loading reads, and the attributes that count: their owners, names and values."""
+    read = frozenset(ENTRIES)
     while True:  # until the code of all that is found has been looked through
         owners = list(_owners(dataset, read))
         more = read.union(*(_read_by(owner, own, read) for owner, own in owners))
         if len(more) == len(read):
             break
         read = more
+    return read, _settings_of(owners, read)
+
+
+def _settings_of(owners: list[tuple[Any, dict[str, Any]]], read: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
     sets = [_names(owner, read)[1] for owner, _ in owners]
     for (owner, own), by_itself in zip(owners, sets, strict=True):
         # What the dataset holds is set by its code too, and what has no code by that of all others.
-        by_others = sets if type(owner).__name__ in _NAMESPACES else sets[:1]
+        by_others = sets if not _names(owner, read)[2] else sets[:1]
         for name in own.keys() & read - by_itself.union(*by_others):
             inner = own[name]
             if _may_be_setting(inner):
@@ -200,7 +205,7 @@ def _may_be_setting(value: Any) -> bool:
 def _globals(functions: Iterable[FunctionType]) -> Iterator[tuple[Any, str, Any]]:
     """Yield the global variables that functions read and do not set: their namespaces, names and values."""
     seen: set[_Key] = set()
-    sets = frozenset[str]().union(*(_set_by(function.__code__) for function in functions))
+    sets = frozenset[str]().union(*(set_by(function.__code__) for function in functions))
     for function in functions:
         code = function.__code__
         spaces = [(function.__globals__, {*globals_read(code)})]
@@ -220,14 +225,14 @@ def _read_by(owner: Any, own: dict[str, Any], read: frozenset[str]) -> frozenset
 
 def _held_by(own: dict[str, Any], read: frozenset[str]) -> list[FunctionType]:
     """Return the functions among the attributes of an object that are read."""
-    held = (_unwrapped(own[name]) for name in read & own.keys())
+    held = (unwrapped(own[name]) for name in read & own.keys())
     return [part for part in held if isinstance(part, FunctionType) and not is_installed(module_of(part))]
 
 
-def _names(owner: Any, entries: frozenset[str]) -> _Names:
+def _names(owner: Any, entries: frozenset[str]) -> Names:
     kind: Any = type(owner)
     try:
-        return _names_of(kind, entries)
+        return names_of(kind, entries)
     except TypeError:  # classes need not be hashable
         return frozenset(), frozenset(), ()
 
@@ -259,14 +264,7 @@ def _owners(dataset: Any, read: frozenset[str]) -> Iterator[tuple[Any, dict[str,
 def _of_class(kind: Any) -> dict[str, Any]:
     """Return the attributes that the user's classes give to all of their objects."""
     bases = [base for base in reversed(kind.__mro__) if not is_installed(module_of(base))]
-    return {name: _unwrapped(part) for base in bases for name, part in vars(base).items()}
-
-
-def _unwrapped(part: Any) -> Any:
-    """Return the function in a property, a static method and the like; anything else as it is."""
-    for wrapper in ("fget", "func", "__func__", "__wrapped__"):
-        part = optional(part, wrapper) or part
-    return part
+    return {name: unwrapped(part) for base in bases for name, part in vars(base).items()}
 
 
 def _parts_of(value: Any) -> list[Any]:
@@ -277,52 +275,3 @@ def _parts_of(value: Any) -> list[Any]:
         return list(value.children())
     parts = optional(value, "datasets" if isinstance(value, (ConcatDataset, StackDataset)) else "transforms")
     return list(parts.values() if type(parts) is dict else parts) if type(parts) in (dict, list, tuple) else []
-
-
-@functools.lru_cache(maxsize=256)
-def _names_of(kind: Any, entries: frozenset[str]) -> _Names:
-    """Return the names of attributes that loading reads, those of what it sets, and the functions that it calls.
-
-    Args:
-        kind: a class of the user's.
-        entries: names that code of others reads, among them those of methods that it calls.
-    """
-    reads: set[str] = set()
-    sets: set[str] = set()
-    followed: set[str] = {*_ENTRIES, *entries}
-    left: list[Any] = [vars(base)[name] for base in kind.__mro__ for name in followed & vars(base).keys()]
-    seen: set[CodeType] = set()
-    functions: list[FunctionType] = []
-    while left:
-        function = _unwrapped(left.pop())
-        if not isinstance(function, FunctionType) or function.__code__ in seen:
-            continue
-        seen.add(function.__code__)
-        functions.append(function)
-        names = names_used(function.__code__)
-        reads |= names | (strings_in(function.__code__) if "getattr" in names else set())
-        sets |= _set_by(function.__code__)
-        left += (optional(cell, "cell_contents") for cell in function.__closure__ or ())
-        spaces = [function.__globals__, *map(vars, modules_used(function))]
-        own = (space[name] for space in spaces for name in names & space.keys())
-        left += (each for each in own if isinstance(each, FunctionType) and not is_installed(module_of(each)))
-        new = names - followed
-        followed |= new
-        left += (vars(base)[name] for base in kind.__mro__ for name in new & vars(base).keys())
-    computed = {
-        name
-        for base in kind.__mro__
-        for name, part in vars(base).items()
-        if type(part) is functools.cached_property
-    }
-    return frozenset(reads), frozenset(sets | computed), tuple(functions)
-
-
-@functools.lru_cache(maxsize=4096)
-def _set_by(code: CodeType) -> frozenset[str]:
-    """Return the names of what code sets, and functions defined in it."""
-    found = {step.argval for step in dis.get_instructions(code) if step.opname in _SETS}
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            found |= _set_by(value)
-    return frozenset(found)

@@ -128,21 +128,22 @@ class _Unheard:
         self.workers = list(workers)
         self._streams = streams
         self._numbers = numbers
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # a collection of garbage may close an epoch anywhere
         numbers |= {worker.number for worker in workers}
 
     def hear(self, seconds: float | None) -> bool:
         """Note the states that are told within this time for each; return whether all were."""
-        with self._lock:
-            while self.workers:
-                worker = self.workers[0]
-                if not worker.is_open.wait(seconds):
-                    return False
+        for worker in list(self.workers):
+            if not worker.is_open.wait(seconds):  # without the lock, which closing needs
+                return False
+            with self._lock:
+                if worker not in self.workers:
+                    continue  # another thread has heard it
                 if worker.state is not None and "dataset" in worker.state:
                     self._streams[worker.number] = Progress(0, worker.state)
                 self._numbers.discard(worker.number)
                 self.workers.remove(worker)
-            return True
+        return True
 
 
 class StreamEpoch(Epoch):

@@ -6,6 +6,7 @@ its pipes need not end with it: whoever waits for a worker here watches the proc
 
 from __future__ import annotations
 
+import errno
 import multiprocessing.reduction
 import os
 import select
@@ -64,6 +65,10 @@ def receive_files(channel: socket.socket) -> dict[int, int]:
     numbers, files, _, _ = socket.recv_fds(channel, 8 * _MOST_FILES, _MOST_FILES, flags)
     if not files:
         raise EOFError("a worker has named memory whose descriptor it has not sent")
+    if len(numbers) != 8 * len(files):
+        for file in files:
+            os.close(file)
+        raise OSError(errno.EMFILE, "too many open files to take the memory of a batch: raise 'ulimit -n'")
     return dict(zip(struct.unpack(f"<{len(files)}q", numbers), files, strict=True))
 
 

@@ -316,11 +316,13 @@ class ConsumerSlots:
 
     def _map(self, slot: int) -> Array:
         while slot not in self._mapped:  # descriptors were sent before the message that names their slots
-            for number, file in receive_files(self._channel).items():
-                try:
+            files = receive_files(self._channel)
+            try:
+                for number, file in files.items():
                     # Not Python's own mmap, which keeps a descriptor for each.
                     self._mapped[number] = _native.Mapping(file, 0, os.fstat(file).st_size).memory
-                finally:
+            finally:
+                for file in files.values():
                     os.close(file)
         return self._mapped[slot]
 

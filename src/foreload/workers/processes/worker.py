@@ -90,9 +90,10 @@ class ProcessWorker(Worker):
     def tell(self, message: Begin | None, seconds: float | None = None) -> None:
         """Send a message: begin an epoch, or end. One that takes longer than ``seconds`` is given up."""
         self.is_last = message is None
+        encoded = encode(message)  # which may fail, at states of the user's classes
         if message is not None and message.snapshots is not None:
             self._num_owed += 1
-        self._channel.send(encode(message), seconds)
+        self._channel.send(encoded, seconds)
 
     def ask(self, number: int, indices: Any, seconds: float | None) -> bool:
         """Send a job; return whether it took no longer than ``seconds``.
@@ -139,9 +140,11 @@ class ProcessWorker(Worker):
         """Return the states at the beginning of an epoch that it has told and nobody has heard; it has ended."""
         if not self._num_owed:
             return []
+        found: list[Result] = []
         with suppress(Exception):  # of classes of the user's, or of a message that was cut off
-            return [result for result in self.answers(has_ended=True) if result.begun is not None]
-        return []
+            for result in self.answers(has_ended=True):
+                found += [result] if result.begun is not None else []
+        return found
 
     def end(self, seconds: float = END_SECONDS) -> Any:
         """Wait until the process has ended, kill it if that takes longer than ``seconds``, and return it."""

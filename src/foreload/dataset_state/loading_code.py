@@ -1,0 +1,87 @@
+"""The code by which a class of the user's loads samples: the names that it reads and sets, what it calls."""
+
+from __future__ import annotations
+
+import dis
+import functools
+from types import CodeType, FunctionType
+from typing import Any
+
+from foreload.checks import module_of, optional
+from foreload.dataset_state.walk import is_installed, modules_used, names_used, strings_in
+
+__all__ = ["ENTRIES", "Names", "names_of", "set_by", "unwrapped"]
+
+# The methods that load a sample, or are applied to one.
+ENTRIES = ("__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "forward")
+
+# Code that names these may set attributes whose names it has as texts.
+_BY_NAME = {"setattr", "__setattr__", "__dict__", "vars"}
+
+_SETS = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
+
+# The names that code reads, those of what it sets, and its functions.
+Names = tuple[frozenset[str], frozenset[str], tuple[FunctionType, ...]]
+
+
+def unwrapped(part: Any) -> Any:
+    """Return the function in a property, a static method and the like; anything else as it is."""
+    for wrapper in ("fget", "func", "__func__", "__wrapped__"):
+        part = optional(part, wrapper) or part
+    return part
+
+
+@functools.lru_cache(maxsize=256)
+def names_of(kind: Any, entries: frozenset[str]) -> Names:
+    """Return the names of attributes that loading reads, those of what it sets, and the functions that it calls.
+
+    Args:
+        kind: a class of the user's.
+        entries: names that code of others reads, among them those of methods that it calls.
+    """
+    reads: set[str] = set()
+    sets: set[str] = set()
+    followed: set[str] = {*ENTRIES, *entries}
+    left: list[Any] = [vars(base)[name] for base in kind.__mro__ for name in followed & vars(base).keys()]
+    seen: set[CodeType] = set()
+    functions: list[FunctionType] = []
+    while left:
+        function = unwrapped(left.pop())
+        if not isinstance(function, FunctionType) or function.__code__ in seen:
+            continue
+        seen.add(function.__code__)
+        functions.append(function)
+        names = names_used(function.__code__)
+        reads |= names | (strings_in(function.__code__) if "getattr" in names else set())
+        sets |= set_by(function.__code__) | (strings_in(function.__code__) if names & _BY_NAME else set())
+        left += (optional(cell, "cell_contents") for cell in function.__closure__ or ())
+        spaces = [function.__globals__, *map(vars, modules_used(function))]
+        own = (space[name] for space in spaces for name in names & space.keys())
+        left += (each for each in own if isinstance(each, FunctionType) and not is_installed(module_of(each)))
+        new = names - followed
+        followed |= new
+        left += (vars(base)[name] for base in kind.__mro__ for name in new & vars(base).keys())
+    computed = {
+        name
+        for base in kind.__mro__
+        for name, part in vars(base).items()
+        if type(part) is functools.cached_property
+    }
+    return frozenset(reads), frozenset(sets | computed), tuple(functions)
+
+
+@functools.lru_cache(maxsize=4096)
+def set_by(code: CodeType) -> frozenset[str]:
+    """Return the names of what code sets, and functions defined in it."""
+    steps = list(dis.get_instructions(code))
+    found = {step.argval for step in steps if step.opname in _SETS}
+    # And what is written into: ``self.seen[index] = True``, ``self.counts[label] += 1``.
+    for holder, index, then, last in zip(steps, steps[1:], steps[2:], [*steps[3:], None], strict=False):
+        is_kept = holder.opname in ("LOAD_ATTR", "LOAD_GLOBAL") and index.opname.startswith("LOAD_")
+        is_augmented = then.opname == "DUP_TOP_TWO" or (then.opname == "COPY" and last and last.opname == "COPY")
+        if is_kept and (then.opname == "STORE_SUBSCR" or is_augmented):
+            found.add(holder.argval)
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            found |= set_by(value)
+    return frozenset(found)
