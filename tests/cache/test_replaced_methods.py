@@ -176,6 +176,7 @@ class Counted(Dataset[Any]):
         self.seen, self.counts = np.zeros(12, bool), torch.zeros(3, dtype=torch.int64)
         self.reader: Any = None
         self.tally = Tally()
+        self.latest = self.number = self.shift = 0
 
     def __len__(self) -> int:
         return 12
@@ -186,7 +187,9 @@ class Counted(Dataset[Any]):
         self.seen[index] = True
         self.counts[0] += 1
         object.__setattr__(self, "latest", index)
+        self.__dict__["number"] = index
         self.tally.total += 1
+        index += getattr(self, "shift", 0) + 0 * (self.latest + self.number)
         return torch.tensor(self.reader.read(index) + 0 * int(self.seen[0]) + 0 * int(self.counts[0]))
 
 
@@ -201,3 +204,6 @@ def test_counts_in_arrays_and_what_is_made_when_it_is_first_needed_are_no_change
     dataset.reader.gain = 2
     with pytest.warns(UserWarning, match="'gain', which the dataset reads, was set"):
         assert torch.cat(list(loader)).tolist() == list(range(0, 24, 2))
+    dataset.shift = 1
+    with pytest.warns(UserWarning, match="'shift', which the dataset reads, was set"):
+        assert torch.cat(list(loader)).tolist() == list(range(2, 26, 2))

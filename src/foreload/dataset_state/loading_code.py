@@ -15,8 +15,8 @@ __all__ = ["ENTRIES", "Names", "names_of", "set_by", "unwrapped"]
 # The methods that load a sample, or are applied to one.
 ENTRIES = ("__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "forward")
 
-# Code that names these may set attributes whose names it has as texts.
-_BY_NAME = {"setattr", "__setattr__", "__dict__", "vars"}
+# What sets an attribute whose name it gets as a text.
+_BY_NAME = ("setattr", "__setattr__")
 
 _SETS = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
 
@@ -53,7 +53,7 @@ def names_of(kind: Any, entries: frozenset[str]) -> Names:
         functions.append(function)
         names = names_used(function.__code__)
         reads |= names | (strings_in(function.__code__) if "getattr" in names else set())
-        sets |= set_by(function.__code__) | (strings_in(function.__code__) if names & _BY_NAME else set())
+        sets |= set_by(function.__code__)
         left += (optional(cell, "cell_contents") for cell in function.__closure__ or ())
         spaces = [function.__globals__, *map(vars, modules_used(function))]
         own = (space[name] for space in spaces for name in names & space.keys())
@@ -80,7 +80,12 @@ def set_by(code: CodeType) -> frozenset[str]:
         is_kept = holder.opname in ("LOAD_ATTR", "LOAD_GLOBAL") and index.opname.startswith("LOAD_")
         is_augmented = then.opname == "DUP_TOP_TWO" or (then.opname == "COPY" and last and last.opname == "COPY")
         if is_kept and (then.opname == "STORE_SUBSCR" or is_augmented):
-            found.add(holder.argval)
+            found.add(index.argval if holder.argval == "__dict__" else holder.argval)
+    # And what is set by name: ``object.__setattr__(self, "loads", 1)``.
+    for place, step in enumerate(steps):
+        if step.argval in _BY_NAME:
+            given = (each.argval for each in steps[place + 1 : place + 4] if each.opname == "LOAD_CONST")
+            found.update(name for name in given if isinstance(name, str))
     for value in code.co_consts:
         if isinstance(value, CodeType):
             found |= set_by(value)
