@@ -68,6 +68,8 @@ print(*(line for lines in (project["dependencies"], *extras) for line in lines),
 PYTHON
   # (Of thousands of files few are ever imported: Python compiles those when they are.)
   pip install --no-compile torch==2.13.0 -r .venv/requirements.txt
+  # With all that it requires, it would bring torchvision and what four clouds need.
+  [[ " ${missing[*]} " != *" frameworks "* ]] || pip install --no-compile --no-deps mosaicml-streaming
   for name in "${missing[@]}"; do done_with "$name" "$packages"; done
 fi
 

@@ -1,11 +1,13 @@
-"""MosaicML's library, and shards that it has written."""
+"""MosaicML's library, which only slow tests need, and shards that it has written."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.machinery
 import sys
+import tempfile
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,15 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def mosaic() -> Any:
-    """The library; it imports torchvision, for datasets that nobody needs here."""
+def mosaic() -> Iterator[Any]:
+    """The library; it leaves the files that its processes lock."""
+    yield _import_streaming()
+    for lock in Path(tempfile.gettempdir()).glob("*_filelock"):
+        lock.unlink()
+
+
+def _import_streaming() -> Any:
+    """Import the library; it imports torchvision, for datasets that nobody needs here."""
     try:
         importlib.import_module("torchvision")
     except Exception:  # not there, or built for another torch

@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import foreload as fl
 from tests.datasets.compared import HOW, same
 
+pytestmark = pytest.mark.slow  # the library is one of the frameworks
+
 
 def mds_values(encoding: str, i: int) -> Any:
     kind, *about = encoding.split(":")

@@ -14,6 +14,8 @@ import foreload as fl
 from tests.datasets.compared import HOW
 from tests.datasets.mds.conftest import write_mds
 
+pytestmark = pytest.mark.slow  # the library is one of the frameworks
+
 
 @pytest.fixture
 def hashed(mosaic: Any, tmp_path: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -18,6 +17,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import foreload as fl
 from tests.datasets.compared import HOW, same, split_epoch
 from tests.datasets.mds.conftest import write_mds
+
+pytestmark = pytest.mark.slow  # the library is one of the frameworks
 
 
 @pytest.mark.parametrize("how", ["auto", "none", "processes", "threads"])
@@ -125,7 +126,7 @@ def streamed(mosaic: Any, shards: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         return cls(dataset, batch_size=16, num_workers=count, **more)
 
     # Its shared memory has the same names in every program.
-    with open(Path(tempfile.gettempdir()) / "foreload-tests-mosaic.lock", "w") as lock:
+    with open(__file__) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield make
         mosaic.base.util.clean_stale_shared_memory()
