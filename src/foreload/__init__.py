@@ -6,12 +6,20 @@
 10
 """
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from foreload.loader import DataLoader
-from foreload.options import Cache, LoadingMode
-from foreload.order.skip import Skip
+# A garbage collection takes longer than these imports, since it looks through all that torch has made.
+_collects_garbage = gc.isenabled()
+gc.disable()
+try:
+    from foreload.loader import DataLoader
+    from foreload.options import Cache, LoadingMode
+    from foreload.order.skip import Skip
+finally:
+    if _collects_garbage:
+        gc.enable()
 
 if TYPE_CHECKING:
     from foreload import errors, export, transforms
