@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dis
 import functools
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,9 @@ _CONTAINERS = (list, dict, set)
 _LOCAL = ("LOAD_FAST", "STORE_FAST")
 _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS", *_LOCAL[:1])
 _STORES = ("STORE_NAME", "STORE_GLOBAL", "STORE_DEREF", *_LOCAL[1:])
+
+_IMPORT = dis.opmap["IMPORT_NAME"]
+_SETS = tuple(dis.opmap[name] for name in ("STORE_ATTR", "DELETE_ATTR"))
 
 # Steps that change neither what lies on top of the stack, nor where it comes from.
 _IDLE = ("EXTENDED_ARG", "CACHE", "NOP", "PUSH_NULL", "SWAP", "ROT_TWO", "POP_TOP", "MAKE_CELL", "COPY_FREE_VARS")
@@ -106,6 +110,11 @@ def touched_in(
     Yields:
         The name of a module, that of a variable in it with the classes around it, and whether it is set.
     """
+    if not _may_touch(code, known, around or {}):
+        for value in code.co_consts:
+            if isinstance(value, CodeType):
+                yield from touched_in(value, known, around)
+        return
     own: dict[str, _Place] = {}
     place = copied = imported = None  # what lies on top of the stack, what lay there, the last import
     is_setting = False  # whether arguments of setattr are loaded
@@ -149,6 +158,38 @@ def touched_in(
     for value in code.co_consts:
         if isinstance(value, CodeType):
             yield from touched_in(value, known, {**(around or {}), **own})
+
+
+def _may_touch(code: CodeType, known: Mapping[str, Any], around: Mapping[str, _Place]) -> bool:
+    """Whether the steps of code can touch anything: to take them apart takes much longer than to rule that out.
+
+    Code that imports nothing reaches only what its names lead to.
+    """
+    names = code.co_names
+    operations = code.co_code[::2]
+    if _IMPORT in operations:
+        return True
+    begins = [
+        found for name in (*names, *code.co_freevars) if (found := around.get(name) or _place_of(known.get(name)))
+    ]
+    if not begins:
+        return False
+    if any(operation in operations for operation in _SETS) or "setattr" in (*names, *code.co_freevars):
+        return True
+    # What a function keeps in a variable, only functions in it can use, through a cell.
+    if code.co_cellvars or not code.co_flags & inspect.CO_OPTIMIZED:
+        return True
+    reached = {(place.module, place.name): place for place in begins}
+    left = begins
+    while left:
+        place = left.pop()
+        if place.name and issubclass(type(place.value), _CONTAINERS):
+            return True
+        for name in names:
+            inner = place.inner(name)
+            if inner is not None and reached.setdefault((inner.module, inner.name), inner) is inner:
+                left.append(inner)
+    return False
 
 
 @functools.lru_cache(maxsize=4096)
