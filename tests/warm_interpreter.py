@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import types
 from contextlib import suppress
@@ -82,6 +83,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    tempfile.tempdir = None  # which an import may have asked for, in another environment
     # What stood there knows whether the server's streams can be sought in.
     sys.stdin = sys.__stdin__ = os.fdopen(0, closefd=False)
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
