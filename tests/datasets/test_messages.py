@@ -68,3 +68,9 @@ def test_tables_of_pandas_are_not_taken_by_label() -> None:
     # The row of label 0 is the last.
     with pytest.raises(TypeError, match=r"Series of pandas.*give data\.to_numpy\(\)"):
         fl.CachedDataset(pandas.Series([1, 2], index=[1, 0]))
+
+
+@pytest.mark.parametrize("images", [np.zeros((0, 8, 8, 3), np.uint8), torch.zeros(0, 3, 8, 8, dtype=torch.uint8)])
+def test_no_images_are_not_called_images_of_another_shape(images: Any) -> None:
+    with pytest.raises(ValueError, match="images is empty; give at least one image"):
+        fl.ImageArrayDataset(images)

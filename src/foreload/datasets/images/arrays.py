@@ -170,6 +170,8 @@ def _as_tensor(images: Any) -> torch.Tensor:
     given = tuple(tensor.shape)
     if isinstance(images, np.ndarray) and tensor.ndim == 4:
         tensor = tensor.permute(0, 3, 1, 2)
+    if len(given) == 4 and given[0] == 0:
+        raise ValueError("images is empty; give at least one image")
     if tensor.ndim != 4 or tensor.shape[1] != 3 or min(tensor.shape) < 1:
         raise ValueError(
             "images must be count x height x width x 3 (ndarray) or count x 3 x height x width (tensor), got "
