@@ -179,7 +179,8 @@ def _attributes(dataset: Any) -> tuple[frozenset[str], Iterator[tuple[Any, str, 
     read, count = frozenset(ENTRIES), 0
     owners: list[tuple[Any, dict[str, Any]]] = []
     while True:  # until the code of all that is found has been looked through
-        owners = list(_owners([dataset, *_used_by(_functions_of(owners, read))], read))
+        elsewhere = sorted(_used_by(_functions_of(owners, read)), key=_is_plain_container)  # which may be large
+        owners = list(_owners([dataset, *elsewhere], read))
         more = read.union(*(_read_by(owner, own, read) for owner, own in owners))
         if (len(more), len(owners)) == (len(read), count):
             break
