@@ -22,6 +22,7 @@ __all__ = [
     "check_bool",
     "check_callable",
     "check_generator",
+    "check_index",
     "check_int",
     "check_regular_file",
     "check_seed",
@@ -95,6 +96,28 @@ def check_generator(generator: Any) -> Any:
     if generator is not None and not isinstance(generator, torch.Generator):
         raise TypeError(f"generator must be a torch.Generator or None, got {generator!r}")
     return generator
+
+
+def check_index(index: Any, count: int, noun: str = "samples") -> int:
+    """Return which of ``count`` samples an index is, from 0 on; negative ones count from the end.
+
+    Raises:
+        TypeError: it is not an integer.
+        IndexError: there is no such sample.
+
+    >>> check_index(-1, 3)
+    2
+    """
+    try:
+        position = operator.index(index)
+    except TypeError:  # of an array of many numbers too
+        several = "" if isinstance(index, (str, float)) or index is None else "; for several, use a Subset"
+        raise TypeError(
+            f"the index of a dataset must be an int, the number of a sample, got {index!r:.80}{several}"
+        ) from None
+    if not -count <= position < count:
+        raise IndexError(f"index {position} is out of range for {count} {noun}")
+    return position % count
 
 
 def check_int(name: str, value: Any, least: int | None = None, *, otherwise: str = "") -> int:

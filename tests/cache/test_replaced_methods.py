@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import math
 import sys
 import warnings
@@ -207,3 +209,71 @@ def test_counts_in_arrays_and_what_is_made_when_it_is_first_needed_are_no_change
     dataset.shift = 1
     with pytest.warns(UserWarning, match="'shift', which the dataset reads, was set"):
         assert torch.cat(list(loader)).tolist() == list(range(2, 26, 2))
+
+
+class Gain:
+    base = 1
+
+    def __init__(self) -> None:
+        self.gain = 1
+
+    def apply(self, value: int) -> int:
+        return value * self.gain * self.base
+
+
+def scaled(value: int, by: Gain) -> int:
+    return by.apply(value)
+
+
+def within(by: Gain) -> Callable[[int], int]:
+    return lambda value: by.apply(value)
+
+
+class Settings:
+    gain = 1
+
+
+SETTINGS, GAIN = argparse.Namespace(gain=1), Gain()
+
+
+class Held(Dataset[Any]):
+    """Calls what it holds."""
+
+    def __init__(self, scale: Callable[[int], int]) -> None:
+        self.scale = scale
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        return self.scale(index)
+
+
+HELD: dict[str, Callable[[], tuple[Any, Callable[[int], int]]]] = {
+    "a method": lambda: (gain := Gain(), gain.apply),
+    "a partial method": lambda: (gain := Gain(), functools.partial(gain.apply)),
+    "an argument of partial": lambda: (gain := Gain(), functools.partial(scaled, by=gain)),
+    "a closure": lambda: (gain := Gain(), within(gain)),
+    "a global object": lambda: (GAIN, lambda value: GAIN.apply(value)),
+    "a global namespace": lambda: (SETTINGS, lambda value: value * SETTINGS.gain),
+    "a global class": lambda: (Settings, lambda value: value * Settings.gain),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", HELD)
+def test_attributes_are_seen_of_what_functions_find(name: str, workers: int) -> None:
+    owner, scale = HELD[name]()
+    loader = fl.DataLoader(Held(scale), batch_size=4, cache="1MiB", num_workers=workers)
+    before = owner.gain
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(2):
+                assert torch.cat(list(loader)).tolist() == list(range(12))
+        owner.gain = 3
+        with pytest.warns(UserWarning, match="'gain', which the dataset reads, was set"):
+            assert torch.cat(list(loader)).tolist() == list(range(0, 36, 3))
+    finally:
+        owner.gain = before
+        loader.close()

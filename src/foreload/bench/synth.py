@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +27,52 @@ _WORDS = (
 ).split()
 
 
-def claim(folder: Path, what: dict[str, Any], *, force: bool) -> None:
+def claim(folder: Path, kind: str, made: list[int], paths: Iterable[Path], *, force: bool) -> None:
     """Create ``folder`` and mark it as synthetic data.
 
+    Args:
+        folder: where the data is to be.
+        kind: of the data.
+        made: what the data depends on, its seed last.
+        paths: the files of this kind that are there.
+        force: write over other data, and beside other files.
+
     Raises:
-        FileExistsError: it holds other files, and ``force`` is False.
+        FileExistsError: it holds other files, or data of this kind that is not the same, and ``force`` is False.
         OSError: it cannot be written to.
     """
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{str(folder)!r} is a file; name a folder to write to")
-    foreign = folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).exists()
+    known = _known(folder)
+    foreign = folder.is_dir() and any(folder.iterdir()) and known is None
     if foreign and not force:
         raise FileExistsError(f"{str(folder)!r} holds other files; name an empty folder, or add --force")
+    other = next(iter(paths), None) if not force and (known or {}).get(kind) != made else None
+    if other is not None:
+        raise FileExistsError(
+            f"{str(other)!r} is there, but is not what seed {made[-1]} makes of these sizes; name another folder, "
+            "or add --force, which overwrites it"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _MARK).write_text(json.dumps(what) + "\n")
+        (folder / _MARK).write_text(json.dumps({**(known or {}), kind: made}) + "\n")
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise type(error)(f"{str(folder)!r} cannot be written to: {error.strerror}") from error
+
+
+def _known(folder: Path) -> dict[str, Any] | None:
+    """Return what was made in a folder, by kind; None if it is not marked as synthetic data."""
+    try:
+        known = json.loads((folder / _MARK).read_text())
+    except OSError:
+        return None
+    except ValueError:  # of a run that was killed
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _there(folder: Path, *names: str) -> list[Path]:
+    return [folder / name for name in names if (folder / name).exists()]
 
 
 def synth_images(folder: Path, count: int, *, seed: int = 0, classes: int = 10, force: bool = False) -> None:
@@ -61,13 +90,14 @@ def synth_images(folder: Path, count: int, *, seed: int = 0, classes: int = 10, 
     classes = min(classes, count)
     paths = [folder / f"class_{index % classes:02}" / f"{index:06}.jpg" for index in range(count)]
     # Those of an earlier run with another number would be taken for a part of these.
-    others = set() if force else set(folder.glob("class_*/*.jpg")) - set(paths)
+    present = set(folder.glob("class_*/*.jpg"))
+    others = set() if force else present - set(paths)
     if others:
         raise FileExistsError(
             f"{str(folder)!r} holds {quantity(len(others), 'other image', 'other images')}, such as "
             f"{str(min(others))!r}; name an empty folder, or add --force, which leaves them there"
         )
-    claim(folder, {"images": count, "seed": seed}, force=force)
+    claim(folder, "images", [classes, seed], sorted(present), force=force)
     for name in range(classes):
         (folder / f"class_{name:02}").mkdir(exist_ok=True)
     fields = _fields(np.random.default_rng([seed, 0]))
@@ -134,11 +164,11 @@ def synth_tensors(folder: Path, rows: int, columns: int, *, seed: int = 0, force
 
     Raises:
         ValueError: a size is not positive.
-        FileExistsError: the folder holds other files, and ``force`` is False.
+        FileExistsError: the folder holds other files, or others of these names, and ``force`` is False.
     """
     if min(rows, columns) < 1:
         raise ValueError(f"tensors must be ROWS,COLUMNS, both 1 or more, got {rows},{columns}")
-    claim(folder, {"tensors": [rows, columns], "seed": seed}, force=force)
+    claim(folder, "tensors", [rows, columns, seed], _there(folder, "x.npy", "y.npy"), force=force)
     rng = np.random.default_rng(seed)
     x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (rows, columns))
     for begin, end in _runs(rows, columns):
@@ -162,11 +192,11 @@ def synth_text(folder: Path, lines: int, *, seed: int = 0, force: bool = False) 
 
     Raises:
         ValueError: ``lines`` is not positive.
-        FileExistsError: the folder holds other files, and ``force`` is False.
+        FileExistsError: the folder holds other files, or others of these names, and ``force`` is False.
     """
     if lines < 1:
         raise ValueError(f"text must be 1 line or more, got {lines}")
-    claim(folder, {"text": lines, "seed": seed}, force=force)
+    claim(folder, "text", [lines, seed], _there(folder, "lines.txt"), force=force)
     rng = np.random.default_rng(seed)
     words = np.array(_WORDS)
     with (folder / "lines.txt").open("w") as file:
@@ -179,7 +209,7 @@ def synth_hdf5(folder: Path, rows: int, columns: int, *, seed: int = 0, force: b
 
     Raises:
         ValueError: a size is not positive.
-        FileExistsError: the folder holds other files, and ``force`` is False.
+        FileExistsError: the folder holds other files, or others of these names, and ``force`` is False.
         ImportError: h5py is not installed.
     """
     if min(rows, columns) < 1:
@@ -188,7 +218,7 @@ def synth_hdf5(folder: Path, rows: int, columns: int, *, seed: int = 0, force: b
         import h5py
     except ImportError:
         raise ImportError("synthetic HDF5 needs h5py: pip install h5py") from None
-    claim(folder, {"hdf5": [rows, columns], "seed": seed}, force=force)
+    claim(folder, "hdf5", [rows, columns, seed], _there(folder, "data.h5"), force=force)
     rng = np.random.default_rng(seed)
     with h5py.File(folder / "data.h5", "w") as file:
         shape, chunks = (rows, columns), (min(_CHUNK, rows), columns)

@@ -113,6 +113,8 @@ def check_writable(**paths: Path | None) -> None:
         paths: the files, by the names of their options.
     """
     for name, path in paths.items():
+        if path == Path("-"):
+            raise typer.BadParameter(f"--{name} must name a file, got -, and the standard output has the report")
         try:
             if path is not None:
                 was_there = os.path.lexists(path)

@@ -64,7 +64,7 @@ def synth(
     text: Annotated[int | None, typer.Option(help="Number of lines in lines.txt.", **whole(1))] = None,
     hdf5: Annotated[str | None, typer.Option(help="ROWS,COLUMNS of data.h5.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same data.", **whole(0))] = 0,
-    force: Annotated[bool, typer.Option(help="Write into a folder that has other files.")] = False,
+    force: Annotated[bool, typer.Option(help="Write beside other files, and over other data.")] = False,
 ) -> None:
     """Make synthetic data that loads like real data."""
     from foreload.bench import synth as data

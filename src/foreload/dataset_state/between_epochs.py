@@ -6,8 +6,9 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -175,14 +176,37 @@ def _is_plain_container(value: Any) -> bool:
 
 def _attributes(dataset: Any) -> tuple[frozenset[str], Iterator[tuple[Any, str, Any]]]:
     """Return the names that loading reads, and the attributes that count: their owners, names and values."""
-    read = frozenset(ENTRIES)
+    read, count = frozenset(ENTRIES), 0
+    owners: list[tuple[Any, dict[str, Any]]] = []
     while True:  # until the code of all that is found has been looked through
-        owners = list(_owners(dataset, read))
+        elsewhere = sorted(_used_by(_functions_of(owners, read)), key=_is_plain_container)  # which may be large
+        owners = list(_owners([dataset, *elsewhere], read))
         more = read.union(*(_read_by(owner, own, read) for owner, own in owners))
-        if len(more) == len(read):
+        if (len(more), len(owners)) == (len(read), count):
             break
-        read = more
+        read, count = more, len(owners)
     return read, _settings_of(owners, read)
+
+
+def _functions_of(owners: list[tuple[Any, dict[str, Any]]], read: frozenset[str]) -> list[FunctionType]:
+    """Return the functions that loading calls."""
+    found = [each for owner, own in owners for each in (*_names(owner, read)[2], *_held_by(own, read))]
+    return list(dict.fromkeys(found))
+
+
+def _used_by(functions: Iterable[FunctionType]) -> Iterator[Any]:
+    """Yield what functions find in global variables and closures."""
+    for function in functions:
+        for space, names in _spaces(function):
+            yield from (space[name] for name in names & space.keys() if not isinstance(space[name], ModuleType))
+        yield from (optional(cell, "cell_contents") for cell in function.__closure__ or ())
+
+
+def _spaces(function: FunctionType) -> list[tuple[dict[str, Any], set[str]]]:
+    """Return the namespaces in which a function looks for global variables, and the names of these."""
+    code = function.__code__
+    modules = [(vars(module), set(names_used(code))) for module in modules_used(function)]
+    return [(function.__globals__, set(globals_read(code))), *modules]
 
 
 def _settings_of(owners: list[tuple[Any, dict[str, Any]]], read: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
@@ -194,8 +218,7 @@ def _settings_of(owners: list[tuple[Any, dict[str, Any]]], read: frozenset[str])
             inner = own[name]
             if _may_be_setting(inner):
                 yield owner, name, inner
-    functions = [each for owner, own in owners for each in (*_names(owner, read)[2], *_held_by(own, read))]
-    yield from _globals(dict.fromkeys(functions))
+    yield from _globals(_functions_of(owners, read))
 
 
 def _may_be_setting(value: Any) -> bool:
@@ -207,10 +230,7 @@ def _globals(functions: Iterable[FunctionType]) -> Iterator[tuple[Any, str, Any]
     seen: set[_Key] = set()
     sets = frozenset[str]().union(*(set_by(function.__code__) for function in functions))
     for function in functions:
-        code = function.__code__
-        spaces = [(function.__globals__, {*globals_read(code)})]
-        spaces += [(vars(module), names_used(code)) for module in modules_used(function)]
-        for space, names in spaces:
+        for space, names in _spaces(function):
             for name in names & space.keys() - sets:
                 value = space[name]
                 if (id(space), name) not in seen and not isinstance(value, ModuleType) and _may_be_setting(value):
@@ -237,17 +257,26 @@ def _names(owner: Any, entries: frozenset[str]) -> Names:
         return frozenset(), frozenset(), ()
 
 
-def _owners(dataset: Any, read: frozenset[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield the user's objects in a dataset that code reads, and their attributes."""
+def _owners(roots: Iterable[Any], read: frozenset[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the user's objects in a dataset that code reads, and their attributes; then those elsewhere.
+
+    Args:
+        roots: the dataset, and what its code finds elsewhere, its own classes too.
+        read: the names that code reads.
+    """
     seen: set[int] = set()
-    left: deque[Any] = deque([dataset])
-    while left and len(seen) < _MOST_OBJECTS:
+    others = iter(roots)
+    left: deque[Any] = deque()
+    while len(seen) < _MOST_OBJECTS and (left or (left := deque(islice(others, 1)))):
         value = left.popleft()
-        if not tells_class(value) or isinstance(value, (*PLAIN, type, FunctionType)) or id(value) in seen:
+        if not tells_class(value) or isinstance(value, (*PLAIN, FunctionType)) or id(value) in seen:
             continue
         seen.add(id(value))
         kind: Any = type(value)
-        if _is_plain_container(value):
+        if isinstance(value, type):
+            if not is_installed(module_of(value)):
+                yield value, _of_class(value)
+        elif _is_plain_container(value):
             left += islice(value.values() if isinstance(value, dict) else value, _MOST_OBJECTS)
         elif is_installed(module_of(kind)) and kind.__name__ not in _NAMESPACES:
             left += _parts_of(value)
@@ -268,9 +297,13 @@ def _of_class(kind: Any) -> dict[str, Any]:
 
 
 def _parts_of(value: Any) -> list[Any]:
-    """Return what is the user's in an object of a library: datasets that are joined, composed transforms."""
+    """Return what is the user's in an object of a library: joined datasets, transforms, what it calls."""
     if isinstance(value, Subset):
         return [value.dataset]
+    if isinstance(value, MethodType):
+        return [value.__self__]
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
     if isinstance(value, torch.nn.Module):
         return list(value.children())
     parts = optional(value, "datasets" if isinstance(value, (ConcatDataset, StackDataset)) else "transforms")

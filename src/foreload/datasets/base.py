@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from foreload.cache.budget import Pressure
 from foreload.cache.store import SampleStore
-from foreload.checks import Indices, check_callable
+from foreload.checks import Indices, check_callable, check_index
 from foreload.datasets.folders import absolute
 from foreload.datasets.stream import Streamable, runs_of
 from foreload.machine import granted_memory
@@ -247,10 +247,7 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
 
     def __getitem__(self, index: int) -> Any:
         """Load one sample and transform it."""
-        position, count = operator.index(index), self._count
-        if not -count <= position < count:
-            raise IndexError(f"index {position} is out of range for {count} samples")
-        position %= count
+        position = check_index(index, self._count)
         return self.finish_sample(position, self.prepare_sample(position))
 
     def prepare_sample(self, index: int, keep: Keep = "auto") -> Any:

@@ -23,7 +23,7 @@ def preload(dataset: Any) -> tuple[Any, Container | None]:
         The batch of all samples; and the container of a sample, if it is one.
 
     Raises:
-        TypeError: it has no length, or its samples are containers of different types.
+        TypeError: it has no length, is of pandas, or its samples are containers of different types.
         ValueError: it has no samples, they have different keys, or a number in one does not fit into the type of
             all together.
         Exception: a sample cannot be loaded, or makes no batch with the others; a note names it.
@@ -38,6 +38,11 @@ def preload(dataset: Any) -> tuple[Any, Container | None]:
             "data must be a tensor, an ndarray, a tuple or dict of them, or a map-style dataset with a length, "
             f"got {type(dataset).__name__}"
         ) from None
+    if hasattr(dataset, "iloc"):  # dataset[0] of pandas is the column, or the row, of that name
+        remedy = (
+            "{name: data[name].to_numpy() for name in data}" if hasattr(dataset, "columns") else "data.to_numpy()"
+        )
+        raise TypeError(f"data is a {type(dataset).__name__} of pandas, which has no row numbers; give {remedy}")
     if count == 0:
         raise ValueError("data is an empty dataset")
 

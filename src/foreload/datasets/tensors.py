@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from foreload import _native
 from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, is_default_collate
 from foreload.batch.containers import Container
-from foreload.checks import Array, Indices, check_bool, inherits
+from foreload.checks import Array, Indices, check_bool, check_index, inherits
 from foreload.datasets.preload import preload
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes, without_rows
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
@@ -140,7 +139,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
     def __getitem__(self, index: Any) -> Any:
         """Return a sample as views, no copy; for a slice, a batch of them."""
         if not isinstance(index, slice):
-            index = operator.index(index)
+            index = check_index(index, self._rows.count)
         return self._rows.pack([field[index] for field in self._rows.fields], batch=False)
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:

@@ -93,7 +93,7 @@ def test_what_is_not_utf8_is_an_error_that_names_the_line(tmp_path: Path) -> Non
         ),
         ("a.tsv", "id\ttext\n1\ta\tb\n", ValueError, r"a\.tsv:2: the record has 3 fields.* that has '\\t' in it"),
         ("a.csv", "text,label\na,\n", ValueError, r"a\.csv:2: 'label' must be a name or a number, got ''"),
-        ("a.csv", "", ValueError, r"text_field: there is no column 'text'"),
+        ("a.csv", "", ValueError, "is empty; the first line of a table"),
         ("a.txt.gz", b"\x1f\x8b", ValueError, "unpack it first"),
     ],
 )

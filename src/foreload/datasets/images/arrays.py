@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from foreload._torch import draw_seed
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import is_default_collate, pinned
 from foreload.batch.collated import Collated
-from foreload.checks import Array, inherits
+from foreload.checks import Array, check_index, inherits
 from foreload.datasets.images.transform import apply_transform
 from foreload.datasets.tensor_rows import from_array
 from foreload.order.index import positions_of, require_nonempty
@@ -73,9 +72,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """Transform one image; random numbers come from torch's global generator."""
-        position, count = operator.index(index), len(self.images)  # a subclass may have another length
-        if not -count <= position < count:
-            raise IndexError(f"index {position} is out of range for {count} images")
+        position = check_index(index, len(self.images), "images")  # a subclass may have another length
         image = self.images[position]
         if isinstance(self.transform, SmallImageTransform):
             return self.transform(image), int(self.targets[position])
@@ -173,6 +170,8 @@ def _as_tensor(images: Any) -> torch.Tensor:
     given = tuple(tensor.shape)
     if isinstance(images, np.ndarray) and tensor.ndim == 4:
         tensor = tensor.permute(0, 3, 1, 2)
+    if len(given) == 4 and given[0] == 0:
+        raise ValueError("images is empty; give at least one image")
     if tensor.ndim != 4 or tensor.shape[1] != 3 or min(tensor.shape) < 1:
         raise ValueError(
             "images must be count x height x width x 3 (ndarray) or count x 3 x height x width (tensor), got "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import fingerprint_with, stamp
-from foreload.checks import Array, check_bool, check_callable, check_int, inherits
+from foreload.checks import Array, check_bool, check_callable, check_index, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
 from foreload.datasets.images.batches import IMAGE_NUMBERS, ImageAssembly, Images
@@ -216,10 +215,7 @@ class ImageDataset(
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """Load one image; random numbers come from torch's global generator."""
-        position, count = operator.index(index), len(self._files)  # a subclass may have another length
-        if not -count <= position < count:
-            raise IndexError(f"index {position} is out of range for {count} images")
-        position %= count
+        position = check_index(index, len(self._files), "images")  # a subclass may have another length
         if not inherits(self, ImageDataset, "prepare_sample", "finish_sample"):
             return self.finish_sample(position, self.prepare_sample(position))
         if isinstance(self.transform, transforms.ImageTransform) and inherits(self, ImageDataset, "read_encoded"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
@@ -15,7 +14,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.samples import ColumnAssembly
-from foreload.checks import Array, inherits
+from foreload.checks import Array, check_index, inherits
 from foreload.datasets.packing.masks import cu_seqlens
 from foreload.datasets.packing.pieces import Pieces, ranges
 from foreload.order.index import positions_of
@@ -89,7 +88,7 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]], NativeBatches):
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, torch.Tensor]:
         """Return one row."""
-        row = operator.index(index)
+        row = check_index(index, len(self.input_ids))
         return {name: values[0] for name, values in self._batch([row], Buffers()).items()}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:

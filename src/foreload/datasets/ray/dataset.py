@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from foreload.checks import Indices, inherits
+from foreload.checks import Indices, check_index, inherits
 from foreload.datasets.stream import runs_of
 from foreload.options import Keep
 from foreload.protocol import BlockStorage
@@ -82,10 +81,7 @@ class RayDataset(Dataset[Row], BlockStorage):
 
     def _place(self, index: int) -> tuple[int, int]:
         """Return the block of a row, and the row's place in that."""
-        position, count = operator.index(index), int(self._starts[-1])  # a subclass may have another length
-        if not -count <= position < count:
-            raise IndexError(f"index {position} is out of range for {count} rows")
-        position %= count
+        position = check_index(index, int(self._starts[-1]), "rows")  # a subclass may have another length
         block = bisect_right(self._starts, position) - 1
         return block, position - int(self._starts[block]) + self._begins[block]
 

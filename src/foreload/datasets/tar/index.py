@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,9 +32,11 @@ def index_of(shard: str | Path, *, save: bool = True, direct: bool = False) -> S
         direct: read the shard past the page cache, if possible.
 
     Raises:
-        OSError: the shard cannot be read.
+        OSError: the shard cannot be read; a FileNotFoundError if there is none.
         DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
     """
+    if not os.path.exists(shard):
+        raise FileNotFoundError(errno.ENOENT, "shards: there is no such file or folder", str(shard))
     check_regular_file(str(shard), "; read it in order by TarStream")
     path = f"{shard}{_SUFFIX}"
     known = ShardIndex.load(path)

@@ -310,6 +310,8 @@ def list_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
             raise ValueError("shards is an empty list; give at least one")
         return listed
     text = local_path(os.fspath(shards))
+    if not text:
+        raise FileNotFoundError("shards is an empty path; give a file, a folder or a pattern")
     if "{" in text and (is_remote(text) or not os.path.exists(text)):
         try:
             names = expand(text)

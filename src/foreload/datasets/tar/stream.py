@@ -96,7 +96,7 @@ class TarStream(ShuffledStream, UserCode):
         readers = reading.ranks * reading.workers
         if reading.worker == 0 and readers > len(self.shards):
             warnings.warn(
-                f"there are only {len(self.shards)} shards for {readers} readers ( {reading.workers} workers on "
+                f"there are only {len(self.shards)} shards for {readers} readers ({reading.workers} workers on "
                 f"each of {reading.ranks} ranks): {readers - len(self.shards)} of them have nothing to read; "
                 "make more and smaller shards, or use fewer workers",
                 stacklevel=4,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
-from foreload.checks import check_int, inherits
+from foreload.checks import check_index, check_int, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch, note_text
 from foreload.datasets.text.lines import LABEL, Field, open_texts
@@ -165,7 +164,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         """Load one sample."""
         if not inherits(self, TextDataset, "prepare_sample", "finish_sample"):
             return super().__getitem__(index)
-        return TextAssembly(self, Buffers()).made([operator.index(index)]).sample(0)
+        return TextAssembly(self, Buffers()).made([check_index(index, len(self.entries))]).sample(0)
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:

@@ -278,6 +278,11 @@ def _warn_of_similar(columns: list[str], path: Path) -> None:
 
 def _open_table(path: Path, delimiter: str, text_field: Field, label_field: Field | None) -> Texts:
     records = _lines(path, "records", delimiter)
+    if not len(records) and isinstance(text_field, str):
+        raise ValueError(
+            f"data_path: {str(path)!r} is empty; the first line of a table has the names of its columns, such as "
+            f"{text_field!r}"
+        )
     (first,), _ = records.read(np.array([0])) if len(records) else ([b""], None)
     columns = [field.decode(errors="replace") for field in _native.split_record(first, delimiter)]
     if label_field == LABEL and LABEL not in columns:
