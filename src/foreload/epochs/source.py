@@ -17,7 +17,7 @@ from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.view import CachedView
 from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
-from foreload.epochs.base import Epoch, EpochSpec, Opened
+from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.loader_order import LoaderOrder, OrderSpec, Unlisted
 from foreload.epochs.progress import watch_progress
@@ -31,6 +31,7 @@ from foreload.record.recorder import Recorder, Watch
 from foreload.record.restart import Restart
 from foreload.record.spans import Spans
 from foreload.workers.crew import Crew
+from foreload.workers.opened import Opened
 from foreload.workers.spec import CrewSpec, Workers, is_left_to_torch
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DistributedSampler, IterableDataset
 
-from foreload._torch import TorchIterator, index_sampler, item_sampler
+from foreload._torch import index_sampler, item_sampler
 from foreload.checks import check_int, optional
 from foreload.epochs.base import Epoch
 from foreload.epochs.source import EpochSource
@@ -35,6 +35,7 @@ class StatefulSource(EpochSource[T_co]):
     :class:`foreload.DataLoader` is derived from it.
     """
 
+    device_transform: Any  # called with each batch on the device
     _begun: Any  # an epoch that was begun for its state, before the loop asked for it
     _moving: weakref.ref[Any] | None  # the epoch that copies batches to a device
     _place: Any  # of the loop in it, or in the one that it was in last
@@ -115,10 +116,23 @@ class StatefulSource(EpochSource[T_co]):
         """Begin the next epoch, with the workers of the one before if they persist."""
         latest: Any = self.__dict__.get("_iterator") if self.persistent_workers else None
         if isinstance(latest, Epoch):
-            return self._open_next()
-        if isinstance(latest, TorchIterator):  # of a derived class with a _get_iterator() of its own
+            return self.begin_again(latest)
+        if hasattr(latest, "_reset"):  # of a derived class with a _get_iterator() of its own
             return super().__iter__()  # which begins it again
         return self._get_iterator()
+
+    def begin_again(self, latest: Epoch) -> Epoch:
+        """Begin the next epoch with the workers of the latest one.
+
+        Torch has one iterator for both: whoever still asks the latest one gets batches of the next one. Those that
+        are copied to a device are asked for ahead of the loop, so that only the next epoch's loop may have them.
+        """
+        if self._auto_workers or self._count == 0 or self.device is not None or self.device_transform is not None:
+            return self._open_next()
+        latest.close()
+        epoch = self._open_next()
+        latest.go_on_with(epoch)
+        return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         sampler = item_sampler(index_sampler(self))
