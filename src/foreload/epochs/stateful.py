@@ -37,6 +37,7 @@ class StatefulSource(EpochSource[T_co]):
 
     device_transform: Any  # called with each batch on the device
     _begun: Any  # an epoch that was begun for its state, before the loop asked for it
+    _set_to: int | None = None  # the sampler's epoch when that was done
     _moving: weakref.ref[Any] | None  # the epoch that copies batches to a device
     _place: Any  # of the loop in it, or in the one that it was in last
 
@@ -66,9 +67,10 @@ class StatefulSource(EpochSource[T_co]):
             return copy.deepcopy(self._resumed)
         # The loop may have left its epoch, with batches that it never got.
         if self._place is not None and self._place.state is not None:
-            return dict(self._place.state)
+            return dict(self._place.taken())
         if self._cursor is None and (isinstance(self.dataset, IterableDataset) or has_state(self.dataset)):
             self._begun = self._next_epoch()  # only workers know the state with which they begin
+            self._set_to = self._order_spec().sampler_epoch  # which may have counted it
         return self._state()
 
     def _state(self) -> dict[str, Any]:
@@ -111,6 +113,17 @@ class StatefulSource(EpochSource[T_co]):
             set_epoch = optional(self.dataset, "set_epoch")
             if set_epoch is not None and not resumption.state["finished"]:
                 set_epoch(epoch)  # a map-style dataset may choose its samples by epoch
+
+    def _begun_or_next(self) -> Any:
+        """Begin the next epoch, unless that was done for its state and samplers are still set to that."""
+        begun, self._begun = self._begun, None
+        if begun is None or self._cursor is None:
+            return self._next_epoch()
+        if self._set_to == self._order_spec().sampler_epoch:
+            return begun
+        self._epoch, self._cursor = self._cursor.epoch, None
+        begun.close()
+        return self._next_epoch()
 
     def _next_epoch(self) -> Any:
         """Begin the next epoch, with the workers of the one before if they persist."""

@@ -1,4 +1,4 @@
-"""What a loader keeps open from one epoch to the next, beside its workers."""
+"""The cache, the memory of batches and the seed that a loader keeps from one epoch to the next."""
 
 from __future__ import annotations
 
