@@ -287,7 +287,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self._warn_of_ranks()
         # Before workers page-lock memory: CUDA does that on the device in use, which else would become the first.
         stream = None if self.device is None else side_stream(self.device)
-        epoch, self._begun = self._next_epoch() if self._begun is None else self._begun, None
+        epoch = self._begun_or_next()
         self.check_worker_number_rationality()  # of those that have been chosen
         self.__dict__["_iterator"] = epoch if self.persistent_workers else None
         transform = self.device_transform

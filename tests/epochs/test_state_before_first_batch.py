@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import RandomSampler, Sampler, SubsetRandomSampler
+from torch.utils.data import Dataset, DistributedSampler, RandomSampler, Sampler, SubsetRandomSampler
 
 import foreload as fl
 from tests.epochs.stateful import SIZE, take
@@ -175,3 +175,33 @@ def test_the_loops_generator_goes_on_as_from_an_epoch_that_had_not_begun(sampler
     torch.set_rng_state(place)
     again.load_state_dict(state)
     assert [*again, *again] == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2, -2], ids=["none", "of an epoch", "persistent"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_sampler_may_be_set_to_another_epoch_after_that(seed: int | None, workers: int) -> None:
+    orders = []
+    for saves in (False, True):
+        dataset = Stateful()
+        how: Any = {"shuffle": True, "seed": seed} if seed else {"sampler": DistributedSampler(dataset, 2, 0)}
+        how |= {"num_workers": abs(workers), "persistent_workers": workers < 0}
+        loader: Any = fl.DataLoader(dataset, 2, **how)
+        if saves:
+            loader.state_dict()
+        loader.sampler.set_epoch(5)
+        orders.append([torch.cat(list(loader)).tolist() for _ in range(2)])
+        loader.close()
+    assert orders[0] == orders[1]
+
+
+class Stateful(Dataset[int]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...

@@ -102,3 +102,15 @@ def test_a_state_that_cannot_be_taken_is_said_when_it_is_wanted(part: str, worke
     with pytest.raises(RuntimeError, match=r"cannot be taken: NotImplementedError: not before fit\(\)"):
         loader.state_dict()
     assert len(list(batches)) == (5 if part == "stream" and workers else 2)
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_so_it_is_if_batches_are_moved_to_a_device(wrap: bool) -> None:
+    how: Any = {"device_transform": torch.clone}
+    loader: Any = fl.DataLoader(Tens("raises"), 2, num_workers=0, **({} if wrap else {"device": "cpu", **how}))
+    loader = fl.PrefetchLoader(loader, "cpu", **how) if wrap else loader
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(RuntimeError, match=r"cannot be taken: NotImplementedError: not before fit\(\)"):
+        loader.state_dict()
+    assert len(list(batches)) == 2

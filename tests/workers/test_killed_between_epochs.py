@@ -121,3 +121,19 @@ def _after_left_epochs(dataset: Any, *, resumed: bool, kills: bool) -> list[Any]
 def test_so_it_does_through_epochs_that_were_left_at_once(dataset: Any, resumed: bool) -> None:
     expected = _after_left_epochs(dataset, resumed=resumed, kills=False)
     assert _after_left_epochs(dataset, resumed=resumed, kills=True) == expected
+
+
+@pytest.mark.parametrize("dataset", [Counting, Passes])
+def test_so_it_does_if_an_epoch_ends_because_no_more_workers_may_be_replaced(dataset: Any) -> None:
+    expected = _epochs(dataset(), 10, 1, kills=False)[:2]
+    loader = fl.DataLoader(
+        dataset(), batch_size=4, num_workers=2, workers="processes", persistent_workers=True, max_restarts=0
+    )
+    got = [[[values.tolist() for values in batch] for batch in loader]]
+    for worker in loader._iterator._workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="is killed by signal"):
+        list(loader)
+    got.append([[values.tolist() for values in batch] for batch in loader])
+    loader.close()
+    assert got == expected

@@ -179,12 +179,11 @@ def test_workers_of_one_epoch_too(name: str) -> None:
     assert not leftovers.running(before)
 
 
-def test_an_epoch_that_torchs_way_would_begin_again_says_how_to() -> None:
-    loader: Any = fl.DataLoader(Numbers(), batch_size=4, num_workers=1, persistent_workers=True)
-    list(loader)
+def test_an_epoch_on_a_device_that_torchs_way_would_begin_again_says_how_to() -> None:
+    loader: Any = fl.DataLoader(Numbers(), batch_size=4, device="cpu", device_transform=len)
+    batches = iter(loader)
     with pytest.raises(RuntimeError, match=r"call iter\(loader\)"):
-        loader._iterator._reset(loader)
-    loader.close()
+        batches._reset(loader)
 
 
 class Endless:

@@ -14,15 +14,11 @@ namespace foreload {
 
 namespace {
 
-constexpr unsigned kMaxScans = 500;
-
 // What a picture far larger than the others took is not kept. Photographs of 40 megapixels stay below.
 constexpr size_t kMostMemoryKept = size_t{256} << 20;
 
-// A progressive file may repeat scans without end, each of which takes as long as a picture; a real one has
-// about ten.
 void count_scans(const jpeg_decompress_struct& info) {
-  if (info.input_scan_number > static_cast<int>(kMaxScans)) {
+  if (info.input_scan_number > kMaxScans) {
     info.err->msg_code = JERR_BAD_PROGRESSION;
     std::memset(info.err->msg_parm.i, 0, sizeof(info.err->msg_parm.i));
     info.err->error_exit(reinterpret_cast<j_common_ptr>(const_cast<jpeg_decompress_struct*>(&info)));
@@ -70,7 +66,7 @@ struct JpegDecoder::State {
   ~State() { jpeg_destroy_decompress(&info); }
 
   bool give_up() {
-    const bool endless = info.input_scan_number > static_cast<int>(kMaxScans);
+    const bool endless = info.input_scan_number > kMaxScans;
     jpeg_abort_decompress(&info);
     if (!endless) return false;
     throw Error(ErrorKind::decode, "the picture has more than " + std::to_string(kMaxScans) +

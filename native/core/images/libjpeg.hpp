@@ -14,6 +14,9 @@
 
 namespace foreload {
 
+// A file may repeat scans without end, each of which takes as long as a picture; a real one has about ten.
+constexpr int kMaxScans = 500;
+
 // On an error libjpeg jumps to `escape`; functions in between must hold nothing that needs a destructor.
 struct JpegHandler {
   jpeg_error_mgr base{};

@@ -30,6 +30,7 @@ class Transcoder {
     handler_.install();
     from_.err = &handler_.base;
     to_.err = &handler_.base;
+    progress_.progress_monitor = &count_scans;
   }
   ~Transcoder() {
     if (is_writing_) end_writing();
@@ -55,6 +56,7 @@ class Transcoder {
     jpeg_create_compress(&to_);
     set_source(source_, bytes);
     from_.src = &source_;
+    from_.progress = &progress_;
     jpeg_save_markers(&from_, JPEG_COM, 0xFFFF);
     for (int marker = 0; marker < 16; ++marker) jpeg_save_markers(&from_, JPEG_APP0 + marker, 0xFFFF);
     jpeg_read_header(&from_, TRUE);
@@ -82,6 +84,14 @@ class Transcoder {
     is_writing_ = false;
     jpeg_finish_decompress(&from_);
     return true;
+  }
+
+  // Leaves a file as it is that decoders refuse for its scans, rather than read them all.
+  static void count_scans(j_common_ptr common) {
+    const auto& info = *reinterpret_cast<j_decompress_ptr>(common);
+    if (info.input_scan_number > kMaxScans) {
+      std::longjmp(reinterpret_cast<JpegHandler*>(info.err)->escape, 1);
+    }
   }
 
   // After an error, `memory_` is a buffer that libjpeg has freed for a larger one: this tells the present
@@ -137,6 +147,7 @@ class Transcoder {
   jpeg_decompress_struct from_{};
   jpeg_compress_struct to_{};
   jpeg_source_mgr source_{};
+  jpeg_progress_mgr progress_{};
   JpegHandler handler_;
   unsigned char* memory_ = nullptr;
   unsigned long size_ = 0;

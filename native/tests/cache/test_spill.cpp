@@ -1,8 +1,10 @@
 // What was written comes back whole or not at all, and only with the key; the tags are BLAKE2b's.
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -123,6 +125,22 @@ int main() {
     Spill spill(opened_folder.file, kKey, shared.places, kSamples, &shared.counts);
     CHECK(spill.scan() == kSamples);
     for (size_t sample = 0; sample < kSamples; ++sample) CHECK(get(spill, sample));
+    // A child that is forked while other threads read may read too.
+    std::atomic<bool> is_over = false;
+    std::thread reader([&] {
+      for (size_t sample = 0; !is_over; sample = (sample + 1) % kSamples) get(spill, sample);
+    });
+    for (int fork_number = 0; fork_number < 500; ++fork_number) {
+      const pid_t child = fork();
+      if (child == 0) {
+        alarm(20);  // instead of waiting for ever
+        _exit(get(spill, 3) ? 0 : 1);
+      }
+      int status = -1;
+      CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    is_over = true;
+    reader.join();
   }
   const auto content = content_of(file);
   std::mt19937 random(1);

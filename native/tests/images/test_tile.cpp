@@ -73,6 +73,16 @@ int main() {
   marker[0] = 0xFF, marker[1] = 0xE2, marker[2] = 6000 >> 8, marker[3] = 6000 & 255;
   odd.insert(odd.begin() + 2, marker.begin(), marker.end());
   for (int round = 0; round < 20; ++round) CHECK(foreload::tile_jpeg(odd, 0).empty());
+  // Scans without end, which decoders refuse.
+  auto repeated = jpegs::encode(16, 16, {.separate = true});
+  const auto scan = std::find_end(repeated.begin(), repeated.end(), kScan.begin(), kScan.end());
+  const jpegs::Bytes again(scan, repeated.end() - 2);
+  for (const size_t times : {10, 600}) {
+    jpegs::Bytes file(repeated.begin(), repeated.end() - 2);
+    for (size_t i = 0; i < times; ++i) file.insert(file.end(), again.begin(), again.end());
+    file.insert(file.end(), {0xFF, 0xD9});
+    CHECK(foreload::tile_jpeg(file, 0).empty() == (times == 600));
+  }
   const jpegs::Bytes text{'h', 'e', 'l', 'l', 'o'};
   CHECK_THROWS(foreload::tile_jpeg(text, 0), decode);
 }

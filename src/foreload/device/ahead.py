@@ -19,11 +19,11 @@ from foreload.device.stream import CallingThread, DeviceTransform, SideStream
 from foreload.epochs.base import Epoch, EpochWrapper
 from foreload.epochs.turn import Turn
 from foreload.nested import move, tensors
+from foreload.order.resume import UntakenState, require_taken
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
     from foreload.record.recorder import Watch
-
 
 __all__ = ["MovedAhead", "Place", "move_ahead"]
 
@@ -60,6 +60,11 @@ class Place:
 
     def __init__(self, state: Any) -> None:
         self.state = state
+
+    def taken(self) -> Any:
+        """Return the state; raise RuntimeError if it could not be taken."""
+        require_taken({"": self.state})
+        return self.state
 
 
 class _Mover:
@@ -211,7 +216,10 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
         return now.batch
 
     def _present_state(self) -> Any:
-        return None if self._state_of_loader is None else self._state_of_loader()
+        try:
+            return None if self._state_of_loader is None else self._state_of_loader()
+        except Exception as error:  # for those who ask for it
+            return UntakenState(str(error))
 
     def _fill(self) -> None:
         ahead = self._ahead

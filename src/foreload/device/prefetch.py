@@ -108,7 +108,7 @@ class PrefetchLoader:
         """The wrapped loader's ``state_dict``, as of the batch that was delivered last."""
         own: Callable[[], Any] = self.loader.state_dict  # type: ignore[attr-defined]
         place = self._place
-        return own if place is None or place.state is None else lambda: place.state
+        return own if place is None or place.state is None else place.taken
 
     @property
     def load_state_dict(self) -> Callable[[Any], Any]:

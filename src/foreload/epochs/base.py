@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import os
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch.autograd.profiler import record_function
 from torch.utils.data import IterableDataset
 
 from foreload._torch import TorchIterator, is_profiled
 from foreload.batch.assembly import count
-from foreload.batch.buffers import Buffers
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
-from foreload.cache.view import root_of, warn_of_randomness
 from foreload.checks import optional
-from foreload.dataset_state.between_epochs import BetweenEpochs
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.turn import Turn
-from foreload.errors import warn_user
 from foreload.record.recorder import Watch, null_loop
 from foreload.record.restart import Restart
 
 if TYPE_CHECKING:
     from foreload.cache.budget import MemoryBudget
-    from foreload.cache.loader_cache import CacheSpec, LoaderCache
     from foreload.cache.store import SampleStore
     from foreload.workers.crew import PoolOwner
 
-__all__ = ["Epoch", "EpochSpec", "EpochWrapper", "Opened"]
-
-_CHANGED = (
-    "{!r}, which the dataset reads, was set since its last epoch, so the cache drops its samples: they might not "
-    "be what the dataset gives now. What changes with the epoch is best given to DataLoader(transform=...), which "
-    "is applied after the cache"
-)
+__all__ = ["Epoch", "EpochSpec", "EpochWrapper"]
 
 
 @dataclass(frozen=True)
@@ -95,9 +84,9 @@ class _TorchNames(TorchIterator):
     def _next_data(self) -> Any:
         return next(self)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> NoReturn:
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
         # Torch's would return, and the loop would then get no batch.
-        raise RuntimeError("an epoch of foreload cannot be begun again by _reset(): call iter(loader)")
+        raise RuntimeError("an epoch on a device cannot be begun again by _reset(): call iter(loader)")
 
 
 class Epoch(_TorchNames, Iterator[Any]):
@@ -108,6 +97,8 @@ class Epoch(_TorchNames, Iterator[Any]):
     """
 
     _owner: PoolOwner | None = None  # ends persistent workers
+    _latest: list[weakref.ref[Epoch]] | None = None  # of the epochs that are one iterator in torch, to all of them
+    _begun_again: Epoch | None = None  # by _reset()
 
     def __init__(self, spec: EpochSpec) -> None:
         self._spec = spec
@@ -139,6 +130,8 @@ class Epoch(_TorchNames, Iterator[Any]):
         Raises:
             RuntimeError: it did not come within the timeout, or too many workers were killed.
         """
+        if self._latest is not None and (latest := self._latest[0]()) not in (None, self):
+            return next(latest)
         with self._turn.lock:
             self._turn.begin()
             if not is_profiled():
@@ -146,6 +139,14 @@ class Epoch(_TorchNames, Iterator[Any]):
             # By this name, torch's tools know the time that a loop waits for data.
             with record_function(f"enumerate(DataLoader)#{type(self).__name__}.__next__"):
                 return self._deliver()
+
+    def go_on_with(self, epoch: Epoch) -> None:
+        """Deliver the batches of a later epoch by the same workers from now on, as torch's only iterator does."""
+        self._latest = epoch._latest = self._latest or []
+        self._latest[:] = [weakref.ref(epoch)]
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._begun_again = loader.begin_again(self)
 
     def _deliver(self) -> Any:
         failures, was_closed = self._failures, self._is_closed
@@ -298,51 +299,3 @@ class EpochWrapper(_TorchNames):
     def _shutdown_workers(self) -> None:
         self.close()
         self._source._shutdown_workers()
-
-
-@dataclass
-class Opened:
-    """What is open of a loader.
-
-    Attributes:
-        cache: of samples.
-        buffers: the memory of batches.
-        base_seed: of persistent workers.
-        changes: of the dataset, of which the cache has samples.
-    """
-
-    cache: LoaderCache | None = None
-    buffers: Buffers | None = None
-    base_seed: int | None = None
-    changes: BetweenEpochs | None = None
-
-    def keep(self, cache: LoaderCache, spec: CacheSpec) -> None:
-        """Use a cache, beginning with the next epoch."""
-        warn_of_randomness(spec.dataset)
-        self.cache, self.changes = cache, BetweenEpochs(root_of(spec.dataset))
-
-    def drop_outdated(self, *, has_copies: bool) -> None:
-        """Drop the cache if the script has set something in the dataset since its last epoch.
-
-        Args:
-            has_copies: whether workers are there that go on with copies of the dataset, as it was.
-        """
-        if self.cache is None or self.changes is None or has_copies:
-            return
-        name = self.changes.changed()
-        if name is not None:
-            # Not emptied: workers of an epoch that was left may still be about to keep a sample.
-            self.cache.store.leave_spill()
-            self.cache = None
-            warn_user(_CHANGED.format(name))
-
-    def shared(self) -> Opened:
-        """Return what another loader may use too: the base seed is that of this loader's workers."""
-        return self if self.base_seed is None else replace(self, base_seed=None)
-
-    def memory(self, *, pin: bool, keep: int) -> Buffers:
-        """Return the memory of batches, made when it is first needed; see :class:`Buffers`."""
-        # After a fork, a thread of the parent may hold their lock.
-        if self.buffers is None or self.buffers.process != os.getpid():
-            self.buffers = Buffers(pin=pin, keep=keep)
-        return self.buffers

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakMethod
 
 import torch
-from torch.utils.data import DistributedSampler, IterableDataset
+from torch.utils.data import DistributedSampler
 
-from foreload._torch import draw_seed, item_sampler
+from foreload._torch import draw_seed
 from foreload.batch.stream import written
-from foreload.batch.worker_progress import Progress
-from foreload.checks import is_instance, known_length
-from foreload.order.ahead import Lookahead
+from foreload.batch.worker_progress import BEGUN, Progress
+from foreload.checks import known_length
+from foreload.epochs.loader_order import OrderSpec
+from foreload.epochs.turn import Turn
 from foreload.order.batches import coming_draw, is_shared
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.generator_states import generator_text, kept_generators, set_generator
@@ -24,73 +24,12 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.mosaic import is_streaming
 from foreload.order.ranks import Router
 from foreload.order.resume import AFTER_LEFT, BEGINNING, Given, Start, has_state
-from foreload.order.samplers import KeyedSampler, num_ranks
-from foreload.order.skip import Skip, left_out_of
+from foreload.order.samplers import KeyedSampler
+from foreload.order.skip import left_out_of
 
-__all__ = ["Cursor", "OrderSpec", "coming", "description"]
+__all__ = ["Cursor", "coming", "description"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class OrderSpec:
-    """The sources of the order and the random numbers of a loader's epochs.
-
-    Attributes:
-        dataset: the user's dataset.
-        sampler: the source of indices: a batch sampler, or a sampler without batching.
-        generator: the user's torch generator.
-        seed: foreload's own seed, if there is one.
-        num_streams: the number of parts in which an iterable dataset is read.
-        base_seed: the seed of persistent workers, which keep the one that they were started with.
-        batch_size: samples per batch; None without batches, or if the user's own batch sampler decides.
-        batched: whether samples are put together in batches.
-        skip: what is left out.
-        keeps: whether workers, or the calling thread, go on in the next epoch with the same copy of the dataset.
-        lookahead: finds out whether a sampler of the user's may be asked ahead of the loop; None: it may.
-        in_order: whether batches come in this order.
-        left: whether the loop has left the latest epoch in its middle.
-        asks_twice: whether a sampler is asked for its iterator before the base seed is drawn and after it, as by
-            torch when it starts workers.
-    """
-
-    dataset: Any
-    sampler: Any
-    generator: torch.Generator | None
-    seed: int | None
-    num_streams: int
-    base_seed: int | None = None
-    batch_size: int | None = None
-    batched: bool = True
-    skip: tuple[Skip, ...] = ()
-    keeps: bool = False
-    lookahead: Lookahead | None = None
-    in_order: bool = True
-    left: bool = False
-    asks_twice: bool = False
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether the dataset is iterable, so that samples have no indices."""
-        return is_instance(self.dataset, IterableDataset)
-
-    @property
-    def sampler_epoch(self) -> int | None:
-        """The number of the epoch that samplers, or an iterable dataset, are set to."""
-        numbered = self.dataset if self.is_stream else self.sampler
-        epoch = getattr(getattr(numbered, "sampler", numbered), "epoch", None)
-        return epoch if isinstance(epoch, int) else None
-
-    @property
-    def positions(self) -> int | None:
-        """The number of positions in an epoch's order; None if it is not known."""
-        inner = item_sampler(self.sampler)
-        if self.is_stream or type(inner) not in KNOWN_SAMPLERS:
-            return None
-        if type(inner) is DistributedSampler or num_ranks(inner) > 1:
-            source: Any = inner.dataset if type(inner) is DistributedSampler else inner.data_source
-            return max(len(source), len(inner) * int(inner.num_replicas))
-        return len(inner) * getattr(inner, "num_replicas", 1)
 
 
 class Cursor:
@@ -114,9 +53,13 @@ class Cursor:
         live: returns the state of the dataset, if the calling thread loads.
         settle: waits until workers have told the states with which they begin.
         unheard: the workers that have not.
+        moving: held while the loop goes on by a batch, and while another thread takes a state.
         mark_delivered: call it with the number of a batch, counted from 0, when the loop has it.
         leaves_out: whether the batch of a stream with this number is left out; None: none is.
     """
+
+    # Of the batch that the loop is about to get: its worker, how far that is with it, and whose turn is next.
+    _coming: tuple[int, Progress, int] | None = None
 
     def __init__(
         self, spec: OrderSpec, epoch: int, state: dict[str, Any] | None = None, router: Router | None = None
@@ -128,6 +71,7 @@ class Cursor:
         self.live: Callable[[], Any] | None = None
         self.settle: WeakMethod[Callable[[], None]] | None = None
         self.unheard: set[int] = set()
+        self.moving = Turn()
         # The number that a MosaicML ``StreamingDataset`` gives this epoch, if it begins it.
         self.stream_epoch = spec.dataset.next_epoch if is_streaming(spec.dataset) else 0
         self._spec = spec
@@ -194,6 +138,37 @@ class Cursor:
         seed: int = state["base_seed"]
         return seed
 
+    def expect(self, worker: int, state: Any, turn: int, indices: Any = None) -> None:
+        """Note a worker's batch, which the loop is about to get; :meth:`mark_come` makes it part of the state.
+
+        Args:
+            worker: the worker's number.
+            state: of its dataset after the batch, if it was taken.
+            turn: the worker that delivers the next batch.
+            indices: of the batch, if the dataset is not iterable.
+        """
+        with self.moving.lock:
+            self._move()  # past the batch before, if the loop was interrupted when it was to get that
+            self._coming = worker, self.streams.get(worker, BEGUN).after(state, indices), turn
+
+    def mark_come(self, number: int) -> None:
+        """Call it for a batch that was expected, in place of ``mark_delivered``: no state shows half of that."""
+        with self.moving.lock:
+            self._move()
+            self._given.add(number)
+
+    def mark_end(self, worker: int, state: Any) -> None:
+        """Note that a worker's stream is over, in this state if it has one."""
+        with self.moving.lock:
+            self._move()
+            if state is not None:
+                self.streams[worker] = Progress(0, state)
+
+    def _move(self) -> None:
+        if self._coming is not None:
+            worker, self.streams[worker], self.turn = self._coming
+            self._coming = None
+
     @property
     def sampler(self) -> Any:
         """The source of indices."""
@@ -232,6 +207,11 @@ class Cursor:
 
     def state(self) -> dict[str, Any]:
         """Return the state from which another cursor goes on after the delivered batches."""
+        self._settle()  # before, for it may wait for a batch that the loop gets
+        with self.moving.lock:
+            return self._state()
+
+    def _state(self) -> dict[str, Any]:
         return {
             "epoch": self.epoch,
             "sampler_epoch": self._sampler_epoch,
@@ -245,15 +225,22 @@ class Cursor:
             "base_seed": self.base_seed,
             "key": list(self.key),
             "generator": self._generator_state,
-            "streams": self.listed_streams(),
+            "streams": self._listed_streams(),
             "turn": self.turn,
         }
 
-    def listed_streams(self) -> list[Any]:
-        """Return the progress of each worker in plain values."""
+    def _settle(self) -> None:
         settle = None if self.settle is None else self.settle()
         if settle is not None:
             settle()
+
+    def listed_streams(self) -> list[Any]:
+        """Return the progress of each worker in plain values."""
+        self._settle()
+        with self.moving.lock:
+            return self._listed_streams()
+
+    def _listed_streams(self) -> list[Any]:
         unknown = self.unheard if self.again else self.unheard.difference(self.streams)
         if unknown and has_state(self._spec.dataset):
             raise RuntimeError(

@@ -27,7 +27,7 @@ class InlineEpoch(Epoch):
             lambda: StatefulSamples.of(spec.dataset, progress, self._load, arrays=arrays, errors=errors)
         )
         if source is not None:
-            cursor.live = source.state
+            cursor.live, cursor.moving = source.state, self._turn
 
     def _load(self, indices: Any) -> Any:
         batch = self._assembly.start(indices)

@@ -1,22 +1,89 @@
-"""The samplers of a loader: which part of their order is this rank's, and in which epoch they are."""
+"""The samplers of a loader: which part of their order is this rank's, in which epoch they are, and their specs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from torch.utils.data import BatchSampler, IterableDataset, Sampler, SequentialSampler
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, Sampler, SequentialSampler
 
 from foreload._torch import TorchDataLoader, index_sampler, item_sampler
+from foreload.checks import is_instance
 from foreload.errors import warn_user
+from foreload.order.ahead import Lookahead
+from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import first_value, present_rank
-from foreload.order.samplers import KeyedSampler, nested_samplers, rank_share
+from foreload.order.samplers import KeyedSampler, nested_samplers, num_ranks, rank_share
+from foreload.order.skip import Skip
 from foreload.protocol import LoaderDefaults
 
-__all__ = ["LoaderOrder", "Unlisted", "seeded_order"]
+__all__ = ["LoaderOrder", "OrderSpec", "Unlisted", "seeded_order"]
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OrderSpec:
+    """The sources of the order and the random numbers of a loader's epochs.
+
+    Attributes:
+        dataset: the user's dataset.
+        sampler: the source of indices: a batch sampler, or a sampler without batching.
+        generator: the user's torch generator.
+        seed: foreload's own seed, if there is one.
+        num_streams: the number of parts in which an iterable dataset is read.
+        base_seed: the seed of persistent workers, which keep the one that they were started with.
+        batch_size: samples per batch; None without batches, or if the user's own batch sampler decides.
+        batched: whether samples are put together in batches.
+        skip: what is left out.
+        keeps: whether workers, or the calling thread, go on in the next epoch with the same copy of the dataset.
+        lookahead: finds out whether a sampler of the user's may be asked ahead of the loop; None: it may.
+        in_order: whether batches come in this order.
+        left: whether the loop has left the latest epoch in its middle.
+        asks_twice: whether a sampler is asked for its iterator before the base seed is drawn and after it, as by
+            torch when it starts workers.
+    """
+
+    dataset: Any
+    sampler: Any
+    generator: torch.Generator | None
+    seed: int | None
+    num_streams: int
+    base_seed: int | None = None
+    batch_size: int | None = None
+    batched: bool = True
+    skip: tuple[Skip, ...] = ()
+    keeps: bool = False
+    lookahead: Lookahead | None = None
+    in_order: bool = True
+    left: bool = False
+    asks_twice: bool = False
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the dataset is iterable, so that samples have no indices."""
+        return is_instance(self.dataset, IterableDataset)
+
+    @property
+    def sampler_epoch(self) -> int | None:
+        """The number of the epoch that samplers, or an iterable dataset, are set to."""
+        numbered = self.dataset if self.is_stream else self.sampler
+        epoch = getattr(getattr(numbered, "sampler", numbered), "epoch", None)
+        return epoch if isinstance(epoch, int) else None
+
+    @property
+    def positions(self) -> int | None:
+        """The number of positions in an epoch's order; None if it is not known."""
+        inner = item_sampler(self.sampler)
+        if self.is_stream or type(inner) not in KNOWN_SAMPLERS:
+            return None
+        if type(inner) is DistributedSampler or num_ranks(inner) > 1:
+            source: Any = inner.dataset if type(inner) is DistributedSampler else inner.data_source
+            return max(len(source), len(inner) * int(inner.num_replicas))
+        return len(inner) * getattr(inner, "num_replicas", 1)
 
 
 class Unlisted(Generic[T]):

@@ -116,6 +116,7 @@ class PooledEpoch(Epoch, Generic[W]):
     def _fail(self, message: str) -> RuntimeError:
         """End the epoch and all workers; return the error to raise, now and if more batches are requested."""
         self._failure = message
+        self._pool.has_failed = True
         self.close()
         self._pool.close()
         return RuntimeError(message)

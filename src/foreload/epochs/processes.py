@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
-from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.epochs.base import EpochSpec
 from foreload.epochs.pooled import PooledEpoch, listed, shown
 from foreload.epochs.progress import warn_of_length
@@ -60,6 +59,7 @@ class ProcessEpoch(PooledEpoch[W]):
         super().__init__(spec, pool, owner)
         self._task = task
         cursor = spec.cursor
+        self._mark_delivered = cursor.mark_come
         self._is_stream = isinstance(spec.dataset, IterableDataset)
         self._num_delivered = 0
         self._restarts_left = self._max_restarts
@@ -135,18 +135,19 @@ class ProcessEpoch(PooledEpoch[W]):
             samples = self._sizes.pop(number, result.samples)
             owner = self._asked.pop(number)
             indices = self._indices.pop(number, None)
-            self._cursor.turn = next(iter(self._asked.values()), owner)
+            turn = next(iter(self._asked.values()), owner)
             if result.is_end:
                 self._active[owner] = False
-                if result.state is not None:
-                    self._cursor.streams[owner] = Progress(0, result.state)
+                self._cursor.mark_end(owner, result.state)
                 self._dismiss(self._pool.workers[owner])
                 self._ask()
                 continue
             self._ask_ahead(1)
             self._num_delivered += 1
             if self._tells:
-                self._cursor.streams[owner] = self._cursor.streams.get(owner, BEGUN).after(result.state, indices)
+                self._cursor.expect(owner, result.state, turn, indices)
+            else:
+                self._cursor.turn = turn
             if self._is_stream:
                 warn_of_length(
                     self._spec.dataset, self._spec.expected_length, self._num_delivered, len(self._pool.workers)

@@ -17,9 +17,9 @@ from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.view import CachedView
 from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
-from foreload.epochs.base import Epoch, EpochSpec, Opened
-from foreload.epochs.cursor import Cursor, OrderSpec
-from foreload.epochs.loader_order import LoaderOrder, Unlisted
+from foreload.epochs.base import Epoch, EpochSpec
+from foreload.epochs.cursor import Cursor
+from foreload.epochs.loader_order import LoaderOrder, OrderSpec, Unlisted
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
 from foreload.options import Cache, WorkerKind
@@ -31,6 +31,7 @@ from foreload.record.recorder import Recorder, Watch
 from foreload.record.restart import Restart
 from foreload.record.spans import Spans
 from foreload.workers.crew import Crew
+from foreload.workers.opened import Opened
 from foreload.workers.spec import CrewSpec, Workers, is_left_to_torch
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ class EpochSource(LoaderOrder[T_co]):
         self.recorder = Recorder()
         self._crew = Crew(self.recorder, weakref.WeakMethod(self._set_count))
         self._cursor: Cursor | None = None  # of the latest epoch
-        self._turn = Turn()
-        self._lookahead = Lookahead()
+        self._turn, self._lookahead = Turn(), Lookahead()
         self._running: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
     def _set_count(self, count: int) -> None:

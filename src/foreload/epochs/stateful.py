@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DistributedSampler, IterableDataset
 
-from foreload._torch import TorchIterator, index_sampler, item_sampler
+from foreload._torch import index_sampler, item_sampler
 from foreload.checks import check_int, optional
 from foreload.epochs.base import Epoch
 from foreload.epochs.source import EpochSource
@@ -35,7 +35,9 @@ class StatefulSource(EpochSource[T_co]):
     :class:`foreload.DataLoader` is derived from it.
     """
 
+    device_transform: Any  # called with each batch on the device
     _begun: Any  # an epoch that was begun for its state, before the loop asked for it
+    _set_to: int | None = None  # the sampler's epoch when that was done
     _moving: weakref.ref[Any] | None  # the epoch that copies batches to a device
     _place: Any  # of the loop in it, or in the one that it was in last
 
@@ -65,9 +67,10 @@ class StatefulSource(EpochSource[T_co]):
             return copy.deepcopy(self._resumed)
         # The loop may have left its epoch, with batches that it never got.
         if self._place is not None and self._place.state is not None:
-            return dict(self._place.state)
+            return dict(self._place.taken())
         if self._cursor is None and (isinstance(self.dataset, IterableDataset) or has_state(self.dataset)):
             self._begun = self._next_epoch()  # only workers know the state with which they begin
+            self._set_to = self._order_spec().sampler_epoch  # which may have counted it
         return self._state()
 
     def _state(self) -> dict[str, Any]:
@@ -111,14 +114,38 @@ class StatefulSource(EpochSource[T_co]):
             if set_epoch is not None and not resumption.state["finished"]:
                 set_epoch(epoch)  # a map-style dataset may choose its samples by epoch
 
+    def _begun_or_next(self) -> Any:
+        """Begin the next epoch, unless that was done for its state and samplers are still set to that."""
+        begun, self._begun = self._begun, None
+        if begun is None or self._cursor is None:
+            return self._next_epoch()
+        if self._set_to == self._order_spec().sampler_epoch:
+            return begun
+        self._epoch, self._cursor = self._cursor.epoch, None
+        begun.close()
+        return self._next_epoch()
+
     def _next_epoch(self) -> Any:
         """Begin the next epoch, with the workers of the one before if they persist."""
         latest: Any = self.__dict__.get("_iterator") if self.persistent_workers else None
         if isinstance(latest, Epoch):
-            return self._open_next()
-        if isinstance(latest, TorchIterator):  # of a derived class with a _get_iterator() of its own
+            return self.begin_again(latest)
+        if hasattr(latest, "_reset"):  # of a derived class with a _get_iterator() of its own
             return super().__iter__()  # which begins it again
         return self._get_iterator()
+
+    def begin_again(self, latest: Epoch) -> Epoch:
+        """Begin the next epoch with the workers of the latest one.
+
+        Torch has one iterator for both: whoever still asks the latest one gets batches of the next one. Those that
+        are copied to a device are asked for ahead of the loop, so that only the next epoch's loop may have them.
+        """
+        if self._auto_workers or self._count == 0 or self.device is not None or self.device_transform is not None:
+            return self._open_next()
+        latest.close()
+        epoch = self._open_next()
+        latest.go_on_with(epoch)
+        return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         sampler = item_sampler(index_sampler(self))

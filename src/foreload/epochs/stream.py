@@ -167,12 +167,12 @@ class StreamEpoch(Epoch):
     ) -> None:
         self._readers: list[_Worker] = []  # which wake() needs
         super().__init__(spec)
+        self._mark_delivered = spec.cursor.mark_come
         streams = spec.cursor.streams
         self._num_delivered = 0
         self._inline: StreamBatches | None = None
         self._unheard = _Unheard([], spec.cursor.streams, spec.cursor.unheard)
-        self._count = len(copies)
-        self._process = os.getpid()
+        self._count, self._process = len(copies), os.getpid()
         self._spans = spans
         self._place = 0
         # With a seed, the stream draws apart from the loop; otherwise from its generators, as in torch.
@@ -184,7 +184,7 @@ class StreamEpoch(Epoch):
                     lambda: StreamBatches(spec.batches, spec.dataset, buffers, progress, again=again)
                 )
             if self._inline.is_stateful:
-                spec.cursor.live = self._inline.state
+                spec.cursor.live, spec.cursor.moving = self._inline.state, self._turn
         else:
             ahead = max(1, spec.prefetch_factor or 1)
             self._watch.depth = ahead * self._count
@@ -240,7 +240,8 @@ class StreamEpoch(Epoch):
             except Exception as failure:
                 error = failure
             samples = self._inline.samples
-        self._cursor.streams[worker] = self._cursor.streams.get(worker, BEGUN).after(state)
+        turn = self._readers[self._place % len(self._readers)].number if self._readers else 0
+        self._cursor.expect(worker, state, turn)
         self._num_delivered += 1
 
         def take() -> Any:
@@ -277,12 +278,10 @@ class StreamEpoch(Epoch):
                     raise stop_error(item.error) from item.error
                 if item.error is not None:
                     raise item.error
-                if item.state is not None:
-                    self._cursor.streams[worker.number] = Progress(0, item.state)
+                self._cursor.mark_end(worker.number, item.state)
                 continue
             worker.permits.release()
             self._place = self._readers.index(worker) + 1
-            self._cursor.turn = self._readers[self._place % len(self._readers)].number
             return worker.number, *item
         self.close()
         raise StopIteration

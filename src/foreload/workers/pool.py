@@ -103,8 +103,9 @@ class WorkerPool(ABC, Generic[W]):
         next_number: the number of the next job.
         first: the first job of the present epoch.
         is_late: whether the loop has waited in vain for a worker, which may be stuck: its end is not waited for.
+        has_failed: whether its workers were ended because one was lost that could not be replaced.
         states: those of the workers' copies of the dataset in the latest epoch, if it may have one.
-        is_successor: whether ``states`` are of workers that were stuck, in whose place these are.
+        is_successor: whether ``states`` are of workers that were stuck or lost, in whose place these are.
     """
 
     def __init__(self, spans: Spans) -> None:
@@ -116,7 +117,7 @@ class WorkerPool(ABC, Generic[W]):
         self.dealing = threading.RLock()
         self.next_number = 0
         self.first = 0
-        self.is_late = False
+        self.is_late = self.has_failed = False
         self.states: DatasetStates | None = None
         self.is_successor = False
         self.workers: list[W] = []
@@ -134,8 +135,10 @@ class WorkerPool(ABC, Generic[W]):
         return self.first
 
     def succeed(self, last: object) -> None:
-        """Let the workers, which are new, go on where those of another pool had answered last, if it was late."""
-        if isinstance(last, WorkerPool) and last.is_late and len(last.workers) == len(self.workers):
+        """Let the workers, which are new, go on where those of a pool that was late, or failed, answered last."""
+        if not (isinstance(last, WorkerPool) and (last.is_late or last.has_failed)):
+            return
+        if len(last.workers) == len(self.workers):
             self.states, self.is_successor = last.states, last.states is not None
 
     def put_back(self, answers: Answers[W]) -> None:

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -63,6 +64,11 @@ int write_all(int file, const uint8_t* from, size_t size, uint64_t offset) {
   }
   return 0;
 }
+
+// Guards the open files of all spills. A fork waits for it: in the child, nobody else would ever release it.
+std::mutex opening;
+[[maybe_unused]] const int kWaitsForForks =
+    pthread_atfork([] { opening.lock(); }, [] { opening.unlock(); }, [] { opening.unlock(); });
 
 }  // namespace
 
@@ -156,7 +162,7 @@ size_t Spill::scan_file(uint32_t number) {
 // Returns kRejected for what is no file of this user's (a link is not followed, nor a pipe waited for), and
 // kFailed if it cannot be opened now, as with too many open files.
 int Spill::file_for_reading(uint32_t number) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(opening);
   if (const auto known = open_.find(number); known != open_.end()) return known->second;
   const int file =
       openat(folder_, name_of(number).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
@@ -201,7 +207,7 @@ bool Spill::write(size_t sample, uint32_t form, std::span<const std::span<const 
   uint32_t number = 0;
   uint64_t offset = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(opening);
     file = file_for_writing();
     if (file < 0) {
       failure_ = errno;

@@ -72,7 +72,7 @@ class Spill {
   std::atomic<uint64_t>* const places_;
   const size_t samples_;
   Counts* const counts_;
-  std::mutex mutex_;  // guards what follows
+  // A mutex of all spills guards what follows.
   std::map<uint32_t, int> open_;
   int own_ = -1;
   uint32_t own_number_ = 0;

@@ -136,6 +136,8 @@ class Channel:
     Attributes:
         ended: a descriptor that can be read from once the process has ended; to be set before the first message.
         has_ended: whether the worker will send nothing more than what has been read.
+        is_cut_off: whether an interrupt (Ctrl-C) has lost a part of a message, so that nothing more can be sent or
+            understood; the worker is as good as lost.
     """
 
     def __init__(self, jobs: Any, results: Any) -> None:
@@ -144,7 +146,7 @@ class Channel:
         self._sending = threading.Lock()
         self._reading = threading.Lock()  # one thread may read to send, another one for an answer
         self.ended = -1
-        self.has_ended = False
+        self.has_ended = self.is_cut_off = False
         for pipe in (jobs, results):
             os.set_blocking(pipe.fileno(), False)
             _widen(pipe.fileno())
@@ -158,18 +160,27 @@ class Channel:
     def is_ready(self) -> bool:
         """Whether :meth:`take` returns a message."""
         with self._reading:
-            return self._inbox.is_ready
+            return not self.is_cut_off and self._inbox.is_ready
 
     def fill(self) -> bool:
         """Read what there is; return whether there was anything."""
         with self._reading:
+            if self.is_cut_off:
+                return False
             try:
                 self.has_ended = not self._inbox.fill()
             except BlockingIOError:
                 return False
             except OSError:
                 self.has_ended = True
+            except BaseException:
+                self.cut_off()
+                raise
             return not self.has_ended
+
+    def cut_off(self) -> None:
+        """Give the worker up, since an interrupt has lost a part of a message."""
+        self.has_ended = self.is_cut_off = True
 
     def drain(self) -> None:
         """Read all that a process that has ended has sent."""
@@ -180,7 +191,7 @@ class Channel:
     def take(self) -> bytes | None:
         """Return the next message if all of it has been read."""
         with self._reading:
-            return self._inbox.take()
+            return None if self.is_cut_off else self._inbox.take()
 
     def send(self, message: bytes, seconds: float | None = None) -> bool:
         """Send a message, unless the worker has ended; return whether it took no longer than ``seconds``.
@@ -193,6 +204,9 @@ class Channel:
             return False
         try:
             return self._send(_framed(message), deadline)
+        except BaseException:
+            self.cut_off()
+            raise
         finally:
             self._sending.release()
 

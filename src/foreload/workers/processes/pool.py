@@ -108,8 +108,9 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         for worker in watched:
             poll.register(worker.ended, select.POLLIN)
         left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        files = {file for file, _ in poll.poll(0 if any(worker.has_answered for worker in wanted) else left)}
-        if not files and not any(worker.has_answered for worker in wanted):
+        is_known = any(worker.has_answered or worker.is_silent for worker in wanted)
+        files = {file for file, _ in poll.poll(0 if is_known else left)}
+        if not files and not is_known:
             return None
         for worker in dict.fromkeys([*wanted, *watched]):
             has_ended = worker.ended in files

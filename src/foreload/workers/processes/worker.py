@@ -44,30 +44,18 @@ class ProcessWorker(Worker):
         self._spans = spans
         self._has_ended = self._has_answered = False
         self._pidfd: int | None = None
-        self._file = open_memory(f"worker-{number}")
         self._slots, send_slots = socket.socketpair()
         self._lent = ConsumerSlots(self._slots)
-        self._header = SharedHeader(self._file)
         read_jobs, jobs = context.Pipe(duplex=False)
         results, send_results = context.Pipe(duplex=False)
         self._stacks, send_stacks = context.Pipe(duplex=False)
         self._channel = Channel(jobs, results)
-        self.process = process_class(context)(
-            target=work,
-            args=(
-                number,
-                task,
-                read_jobs,
-                send_results,
-                send_stacks,
-                Descriptor(self._file),
-                send_slots,
-                (Descriptor(spans.file), lane.offset),
-                os.getpid(),
-            ),
-            daemon=True,
-        )
+        self._file = open_memory(f"worker-{number}")  # last, since nothing closes it if another one is refused
+        files = Descriptor(self._file), send_slots, (Descriptor(spans.file), lane.offset)
+        arguments = (number, task, read_jobs, send_results, send_stacks, *files, os.getpid())
         try:
+            self._header = SharedHeader(self._file)
+            self.process = process_class(context)(target=work, args=arguments, daemon=True)
             self.process.start()
         except BaseException:
             self.close()
@@ -114,14 +102,20 @@ class ProcessWorker(Worker):
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has closed its end of the pipe, and so will not answer any more."""
+        """Whether it will not answer any more: its end of the pipe is closed, or an interrupt has cut it off."""
         return self._channel.has_ended
 
     def answers(self, *, has_ended: bool = False) -> Iterator[Result]:
         """Yield the answers that are there, all that there will be if the process has ended."""
         self._channel.drain() if has_ended else self._channel.fill()
-        while (message := self._channel.take()) is not None:
-            yield self._answer(message)
+        try:
+            while (message := self._channel.take()) is not None:
+                yield self._answer(message)
+        except Exception:
+            raise
+        except BaseException:  # an interrupt here, or of whoever gets the answers, has lost one
+            self._channel.cut_off()
+            raise
 
     def _answer(self, message: bytes) -> Result:
         result = Result.decode(message)
@@ -152,7 +146,7 @@ class ProcessWorker(Worker):
             return self.process
         poll = select.poll()
         poll.register(self.ended, select.POLLIN)
-        has_ended = poll.poll(max(0.0, seconds) * 1000)
+        has_ended = poll.poll(0 if self._channel.is_cut_off else max(0.0, seconds) * 1000)
         queued = queued_seconds(self.process.pid)  # before anybody waits for it, which forgets that
         if not has_ended and self.process.is_alive():
             self.process.kill()
@@ -176,6 +170,8 @@ class ProcessWorker(Worker):
                 "which it unpickles, cannot be loaded in another process. If the script starts the epoch when it "
                 "is imported, put that under `if __name__ == '__main__':`"
             )
+        if self._channel.is_cut_off:
+            return f"DataLoader worker (pid {self.process.pid}) was ended: an interrupt has cut off a message. "
         if code is not None and code < 0:
             return f"DataLoader worker (pid {self.process.pid}) is killed by signal: {signal.strsignal(-code)}. "
         return (

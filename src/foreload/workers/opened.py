@@ -1,0 +1,71 @@
+"""The cache, the memory of batches and the seed that a loader keeps from one epoch to the next."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from foreload.batch.buffers import Buffers
+from foreload.cache.view import root_of, warn_of_randomness
+from foreload.dataset_state.between_epochs import BetweenEpochs
+from foreload.errors import warn_user
+
+if TYPE_CHECKING:
+    from foreload.cache.loader_cache import CacheSpec, LoaderCache
+
+__all__ = ["Opened"]
+
+_CHANGED = (
+    "{!r}, which the dataset reads, was set since its last epoch, so the cache drops its samples: they might not "
+    "be what the dataset gives now. What changes with the epoch is best given to DataLoader(transform=...), which "
+    "is applied after the cache"
+)
+
+
+@dataclass
+class Opened:
+    """What is open of a loader.
+
+    Attributes:
+        cache: of samples.
+        buffers: the memory of batches.
+        base_seed: of persistent workers.
+        changes: of the dataset, of which the cache has samples.
+    """
+
+    cache: LoaderCache | None = None
+    buffers: Buffers | None = None
+    base_seed: int | None = None
+    changes: BetweenEpochs | None = None
+
+    def keep(self, cache: LoaderCache, spec: CacheSpec) -> None:
+        """Use a cache, beginning with the next epoch."""
+        warn_of_randomness(spec.dataset)
+        self.cache, self.changes = cache, BetweenEpochs(root_of(spec.dataset))
+
+    def drop_outdated(self, *, has_copies: bool) -> None:
+        """Drop the cache if the script has set something in the dataset since its last epoch.
+
+        Args:
+            has_copies: whether workers are there that go on with copies of the dataset, as it was.
+        """
+        if self.cache is None or self.changes is None or has_copies:
+            return
+        name = self.changes.changed()
+        if name is not None:
+            # Not emptied: workers of an epoch that was left may still be about to keep a sample.
+            self.cache.store.leave_spill()
+            self.cache = None
+            warn_user(_CHANGED.format(name))
+
+    def shared(self) -> Opened:
+        """Return what another loader may use too: the base seed is that of this loader's workers."""
+        return self if self.base_seed is None else replace(self, base_seed=None)
+
+    def memory(self, *, pin: bool, keep: int) -> Buffers:
+        """Return the memory of batches, made when it is first needed; see :class:`Buffers`."""
+        # After a fork, a thread of the parent may hold their lock.
+        if self.buffers is None or self.buffers.process != os.getpid():
+            self.buffers = Buffers(pin=pin, keep=keep)
+        return self.buffers
