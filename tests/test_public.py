@@ -207,9 +207,9 @@ def test_importing_it_brings_nothing_that_an_epoch_does_not_need() -> None:
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_importing_it_collects_no_garbage_of_torchs_and_leaves_the_collector_as_it_was(is_enabled: bool) -> None:
     script = (
-        f"import gc, torch; (gc.enable if {is_enabled} else gc.disable)(); gc.collect(); gc.set_threshold(700, 1); "
-        "older = lambda: gc.get_stats()[1]['collections']; before = older(); import foreload; "
-        "print(older() - before, gc.isenabled())"
+        f"import gc, torch; (gc.enable if {is_enabled} else gc.disable)(); gc.collect(); "
+        "gc.set_threshold(700, 1); older = lambda: gc.get_stats()[1]['collections']; before = older(); "
+        "import foreload; print(older() - before, gc.isenabled())"
     )
     assert run(script) == f"0 {is_enabled}"
 
