@@ -303,3 +303,24 @@ def test_more_samples_than_the_length_are_warned_of_in_torchs_words(workers: int
         told.append([text for text in texts if text.startswith("Length of")])
     assert told[0] == told[1]
     assert told[0]
+
+
+class _OnceOver(IterableDataset[int]):
+    """An iterator that, like lhotse's, fails if it is asked again after its end."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker: Any = get_worker_info()
+        self.left: Any = iter(range(1 + 6 * worker.id))
+        return self
+
+    def __next__(self) -> int:
+        try:
+            return int(next(self.left))
+        except StopIteration:
+            self.left = None
+            raise
+
+
+def test_workers_do_not_ask_a_stream_again_after_its_end() -> None:
+    loader = fl.DataLoader(_OnceOver(), batch_size=None, num_workers=2)
+    assert sorted(loader) == [0, *range(7)]

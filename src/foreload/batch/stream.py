@@ -132,7 +132,7 @@ class StreamBatches(Iterator[Any]):
                 item = next(self._items)
             except StopIteration:
                 if not self._again:
-                    self._over = True
+                    self._over = self._ended = True  # and is not asked again, as by torch's workers
                     raise
                 # What was restored is at its end, as it was.
                 self._again = False
