@@ -23,7 +23,6 @@ from foreload.order.ranks import rank_in
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
 from foreload.record.units import quantity
-from foreload.torch_iterators import let_torch_iterate
 from foreload.workers.spec import Workers, check_left_to_torch, check_workers
 
 if TYPE_CHECKING:
@@ -344,6 +343,3 @@ def _check_transform(dataset: Any, transform: Any, cache: Any) -> None:
         raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
     if transform is not None and not callable(transform):
         raise TypeError(f"transform must be callable, got {transform!r}")
-
-
-let_torch_iterate()
