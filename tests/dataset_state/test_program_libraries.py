@@ -47,6 +47,10 @@ def _touched(text: str) -> set[tuple[str, str, bool]]:
         ("from mimetypes import types_map; types_map['.a'] = 'a'", {TYPES}),
         ("import mimetypes\ndef use(): return len(mimetypes.types_map)", {TYPES}),
         ("import torch\ndef f():\n  d = torch.utils.data\n  def g(): d.TensorDataset.__getitem__ = 1", {METHOD}),
+        (
+            "import torch\ndef f(setattr=setattr): setattr(torch.utils.data.TensorDataset, '__getitem__', 1)",
+            {METHOD},
+        ),
         ("import re, math, tempfile\nclass A:\n  def f(self): self._cache = self.nan = self.tempdir = 1", set()),
         ("from PIL import Image\nclass A:\n  def f(self, df): self.ID = df.ID", set()),
         ("import re\ndef f(re): re._cache = 1", set()),

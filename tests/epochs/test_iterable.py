@@ -324,3 +324,27 @@ class _OnceOver(IterableDataset[int]):
 def test_workers_do_not_ask_a_stream_again_after_its_end() -> None:
     loader = fl.DataLoader(_OnceOver(), batch_size=None, num_workers=2)
     assert sorted(loader) == [0, *range(7)]
+
+
+class _GoesOn(IterableDataset[int]):
+    """An iterator that goes on after its end."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.count += 1
+        if self.count % 4 == 0:
+            raise StopIteration
+        return self.count
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_the_calling_thread_asks_a_stream_again_as_torch_does(size: int | None) -> None:
+    found = []
+    for kind in (TorchDataLoader, fl.DataLoader):
+        batches = iter(kind(_GoesOn(), batch_size=size, num_workers=0))
+        found.append([[torch.as_tensor(batch).tolist() for batch in batches] for _ in range(3)])
+    assert found[0] == found[1]

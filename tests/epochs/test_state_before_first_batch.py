@@ -194,6 +194,18 @@ def test_a_sampler_may_be_set_to_another_epoch_after_that(seed: int | None, work
     assert orders[0] == orders[1]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_so_it_may_where_a_state_is_taken_once_more(workers: int) -> None:
+    loader: Any = fl.DataLoader(Stateful(), 2, shuffle=True, seed=3, num_workers=workers)
+    loader.state_dict()
+    loader.sampler.set_epoch(5)
+    state = loader.state_dict()
+    order = torch.cat(list(loader)).tolist()
+    loader.load_state_dict(state)
+    assert torch.cat(list(loader)).tolist() == order
+    loader.close()
+
+
 class Stateful(Dataset[int]):
     def __len__(self) -> int:
         return 12

@@ -32,6 +32,7 @@ class StreamBatches(Iterator[Any]):
         buffers: memory for the batches.
         progress: how far it was read before.
         again: whether its state is of the end of a pass, and this is the next one.
+        asks_again: whether single samples are asked for after the end, too, as by torch without workers.
 
     Attributes:
         samples: the number of samples in the latest batch.
@@ -39,9 +40,17 @@ class StreamBatches(Iterator[Any]):
     """
 
     def __init__(
-        self, spec: BatchSpec, dataset: Any, buffers: Buffers, progress: Progress = BEGUN, *, again: bool = False
+        self,
+        spec: BatchSpec,
+        dataset: Any,
+        buffers: Buffers,
+        progress: Progress = BEGUN,
+        *,
+        again: bool = False,
+        asks_again: bool = False,
     ) -> None:
         self._dataset = dataset
+        self._asks_again = asks_again
         self._counts = is_streaming(dataset)
         self._read = self.samples = 0
         self._size = spec.batch_size if spec.auto_collation else None
@@ -132,7 +141,8 @@ class StreamBatches(Iterator[Any]):
                 item = next(self._items)
             except StopIteration:
                 if not self._again:
-                    self._over = self._ended = True  # and is not asked again, as by torch's workers
+                    self._over = True
+                    self._ended |= not self._asks_again
                     raise
                 # What was restored is at its end, as it was.
                 self._again = False

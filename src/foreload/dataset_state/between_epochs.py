@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, StackDataset, Subset
 
-from foreload.checks import module_of, optional, package_of, tells_class
-from foreload.dataset_state.loading_code import ENTRIES, Names, names_of, set_by, unwrapped
-from foreload.dataset_state.walk import (
-    CONTAINERS,
-    PLAIN,
-    generators,
-    globals_read,
-    is_installed,
-    modules_used,
-    names_used,
-    slots_of,
-)
+from foreload.checks import package_of
+from foreload.dataset_state.attributes import functions_of, is_plain_container, names, owners, read_by
+from foreload.dataset_state.elsewhere import Elsewhere
+from foreload.dataset_state.loading_code import ENTRIES, names_of, set_by
+from foreload.dataset_state.walk import PLAIN, generators, globals_read, modules_used, names_used
 
 __all__ = ["BetweenEpochs"]
 
-# The most objects and attributes that are looked at.
-_MOST_OBJECTS, _MOST_ATTRIBUTES = 64, 256
+# The most attributes that are looked at.
+_MOST_ATTRIBUTES = 256
 
 # The most values of a container that are compared, and of those within it, by how deep they may be.
 _MOST_VALUES, _MOST_WITHIN = 64, {4: 64, 3: 16, 2: 8, 1: 8}
@@ -41,9 +31,6 @@ _LONG = 1_000
 
 # Packages whose objects are no settings.
 _NO_SETTINGS = ("multiprocessing", "threading", "ctypes", "logging", "queue", "weakref", "_io", "_thread")
-
-# Classes of Python's own for settings.
-_NAMESPACES = ("Namespace", "SimpleNamespace")
 
 # An attribute or a global variable: the id of its owner or its namespace, and its name.
 _Key = tuple[int, str]
@@ -87,7 +74,7 @@ class BetweenEpochs:
         try:
             self._read, attributes = _attributes(self._dataset)
             for owner, name, value in islice(attributes, _MOST_ATTRIBUTES):
-                held += [owner, value] if _is_plain_container(value) else [owner]
+                held += [owner, value] if is_plain_container(value) else [owner]
                 with suppress(Exception):
                     found[id(owner), name] = _Known(value)
         except Exception:
@@ -118,7 +105,7 @@ class _Known:
     """What stands for a value; what may be large is not held."""
 
     def __init__(self, value: Any) -> None:
-        self._place = id(value) if _is_plain_container(value) else None
+        self._place = id(value) if is_plain_container(value) else None
         self._content = _content(value, max(_MOST_WITHIN))
 
     def is_same(self, before: _Known) -> bool:
@@ -160,7 +147,7 @@ def _content(value: Any, depth: int) -> Any:
         return kind, str(value.dtype), value.shape, value.tobytes()
     if isinstance(value, torch.Tensor) and value.numel() <= _MOST_VALUES and value.device.type == "cpu":
         return kind, str(value.dtype), repr(value.tolist())
-    if _is_plain_container(value) and len(value) <= _MOST_WITHIN.get(depth, 0):
+    if is_plain_container(value) and len(value) <= _MOST_WITHIN.get(depth, 0):
         parts = (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value)
         contents = tuple(_content(part, depth - 1) for part in parts)
         return kind, frozenset(contents) if isinstance(value, (set, frozenset)) else contents
@@ -169,56 +156,28 @@ def _content(value: Any, depth: int) -> Any:
     return kind, id(value)
 
 
-def _is_plain_container(value: Any) -> bool:
-    """Whether looking into a value runs no code of the user's."""
-    return isinstance(value, CONTAINERS) and type(value).__module__ in ("builtins", "collections")
-
-
 def _attributes(dataset: Any) -> tuple[frozenset[str], Iterator[tuple[Any, str, Any]]]:
     """Return the names that loading reads, and the attributes that count: their owners, names and values."""
-    read, count = frozenset(ENTRIES), 0
-    owners: list[tuple[Any, dict[str, Any]]] = []
+    read = frozenset(ENTRIES)
     while True:  # until the code of all that is found has been looked through
-        elsewhere = sorted(_used_by(_functions_of(owners, read)), key=_is_plain_container)  # which may be large
-        owners = list(_owners([dataset, *elsewhere], read))
-        more = read.union(*(_read_by(owner, own, read) for owner, own in owners))
-        if (len(more), len(owners)) == (len(read), count):
+        found = list(owners([dataset], read))
+        more = read.union(*(read_by(owner, own, read) for owner, own in found))
+        if len(more) == len(read):
             break
-        read, count = more, len(owners)
-    return read, _settings_of(owners, read)
+        read = more
+    elsewhere = Elsewhere(functions_of(found, read), read)
+    settings = _settings_of(found, read), _globals(elsewhere.functions), elsewhere.settings()
+    return elsewhere.read, (each for some in settings for each in some if _may_be_setting(each[2]))
 
 
-def _functions_of(owners: list[tuple[Any, dict[str, Any]]], read: frozenset[str]) -> list[FunctionType]:
-    """Return the functions that loading calls."""
-    found = [each for owner, own in owners for each in (*_names(owner, read)[2], *_held_by(own, read))]
-    return list(dict.fromkeys(found))
-
-
-def _used_by(functions: Iterable[FunctionType]) -> Iterator[Any]:
-    """Yield what functions find in global variables and closures."""
-    for function in functions:
-        for space, names in _spaces(function):
-            yield from (space[name] for name in names & space.keys() if not isinstance(space[name], ModuleType))
-        yield from (optional(cell, "cell_contents") for cell in function.__closure__ or ())
-
-
-def _spaces(function: FunctionType) -> list[tuple[dict[str, Any], set[str]]]:
-    """Return the namespaces in which a function looks for global variables, and the names of these."""
-    code = function.__code__
-    modules = [(vars(module), set(names_used(code))) for module in modules_used(function)]
-    return [(function.__globals__, set(globals_read(code))), *modules]
-
-
-def _settings_of(owners: list[tuple[Any, dict[str, Any]]], read: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
-    sets = [_names(owner, read)[1] for owner, _ in owners]
-    for (owner, own), by_itself in zip(owners, sets, strict=True):
+def _settings_of(found: list[tuple[Any, dict[str, Any]]], read: frozenset[str]) -> Iterator[tuple[Any, str, Any]]:
+    """Yield the attributes of the dataset and the objects in it that are read and not set."""
+    sets = [names(owner, read)[1] for owner, _ in found]
+    for (owner, own), by_itself in zip(found, sets, strict=True):
         # What the dataset holds is set by its code too, and what has no code by that of all others.
-        by_others = sets if not _names(owner, read)[2] else sets[:1]
+        by_others = sets if not names(owner, read)[2] else sets[:1]
         for name in own.keys() & read - by_itself.union(*by_others):
-            inner = own[name]
-            if _may_be_setting(inner):
-                yield owner, name, inner
-    yield from _globals(_functions_of(owners, read))
+            yield owner, name, own[name]
 
 
 def _may_be_setting(value: Any) -> bool:
@@ -230,81 +189,11 @@ def _globals(functions: Iterable[FunctionType]) -> Iterator[tuple[Any, str, Any]
     seen: set[_Key] = set()
     sets = frozenset[str]().union(*(set_by(function.__code__) for function in functions))
     for function in functions:
-        for space, names in _spaces(function):
-            for name in names & space.keys() - sets:
-                value = space[name]
-                if (id(space), name) not in seen and not isinstance(value, ModuleType) and _may_be_setting(value):
+        code = function.__code__
+        spaces = [(function.__globals__, {*globals_read(code)})]
+        spaces += [(vars(module), names_used(code)) for module in modules_used(function)]
+        for space, used in spaces:
+            for name in used & space.keys() - sets:
+                if (id(space), name) not in seen and not isinstance(space[name], ModuleType):
                     seen.add((id(space), name))
-                    yield space, name, value
-
-
-def _read_by(owner: Any, own: dict[str, Any], read: frozenset[str]) -> frozenset[str]:
-    """Return the names that code of an object reads, and functions that it holds."""
-    return _names(owner, read)[0].union(*(names_used(function.__code__) for function in _held_by(own, read)))
-
-
-def _held_by(own: dict[str, Any], read: frozenset[str]) -> list[FunctionType]:
-    """Return the functions among the attributes of an object that are read."""
-    held = (unwrapped(own[name]) for name in read & own.keys())
-    return [part for part in held if isinstance(part, FunctionType) and not is_installed(module_of(part))]
-
-
-def _names(owner: Any, entries: frozenset[str]) -> Names:
-    kind: Any = type(owner)
-    try:
-        return names_of(kind, entries)
-    except TypeError:  # classes need not be hashable
-        return frozenset(), frozenset(), ()
-
-
-def _owners(roots: Iterable[Any], read: frozenset[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield the user's objects in a dataset that code reads, and their attributes; then those elsewhere.
-
-    Args:
-        roots: the dataset, and what its code finds elsewhere, its own classes too.
-        read: the names that code reads.
-    """
-    seen: set[int] = set()
-    others = iter(roots)
-    left: deque[Any] = deque()
-    while len(seen) < _MOST_OBJECTS and (left or (left := deque(islice(others, 1)))):
-        value = left.popleft()
-        if not tells_class(value) or isinstance(value, (*PLAIN, FunctionType)) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        kind: Any = type(value)
-        if isinstance(value, type):
-            if not is_installed(module_of(value)):
-                yield value, _of_class(value)
-        elif _is_plain_container(value):
-            left += islice(value.values() if isinstance(value, dict) else value, _MOST_OBJECTS)
-        elif is_installed(module_of(kind)) and kind.__name__ not in _NAMESPACES:
-            left += _parts_of(value)
-        else:
-            held = optional(value, "__dict__")
-            own = _of_class(kind)
-            own |= {key: part for key, part in held.items() if isinstance(key, str)} if type(held) is dict else {}
-            slots = (slot for base in kind.__mro__ for slot in slots_of(base))
-            own |= {slot: getattr(value, slot) for slot in slots if hasattr(value, slot)}
-            yield value, own
-            left += (own[name] for name in own if name in read)
-
-
-def _of_class(kind: Any) -> dict[str, Any]:
-    """Return the attributes that the user's classes give to all of their objects."""
-    bases = [base for base in reversed(kind.__mro__) if not is_installed(module_of(base))]
-    return {name: unwrapped(part) for base in bases for name, part in vars(base).items()}
-
-
-def _parts_of(value: Any) -> list[Any]:
-    """Return what is the user's in an object of a library: joined datasets, transforms, what it calls."""
-    if isinstance(value, Subset):
-        return [value.dataset]
-    if isinstance(value, MethodType):
-        return [value.__self__]
-    if isinstance(value, partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, torch.nn.Module):
-        return list(value.children())
-    parts = optional(value, "datasets" if isinstance(value, (ConcatDataset, StackDataset)) else "transforms")
-    return list(parts.values() if type(parts) is dict else parts) if type(parts) in (dict, list, tuple) else []
+                    yield space, name, space[name]

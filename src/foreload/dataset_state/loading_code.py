@@ -10,7 +10,7 @@ from typing import Any
 from foreload.checks import module_of, optional
 from foreload.dataset_state.walk import is_installed, modules_used, names_used, strings_in
 
-__all__ = ["ENTRIES", "Names", "names_of", "set_by", "unwrapped"]
+__all__ = ["ENTRIES", "Chain", "Names", "chains_of", "names_of", "set_by", "unwrapped"]
 
 # The methods that load a sample, or are applied to one.
 ENTRIES = ("__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "forward")
@@ -19,6 +19,13 @@ ENTRIES = ("__getitem__", "__getitems__", "__call__", "__iter__", "__next__", "f
 _BY_NAME = ("setattr", "__setattr__")
 
 _SETS = ("STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL")
+
+# Steps that load a variable of a module, or of a function around, and those between them and what is done with it.
+_OUTER = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_DEREF", "LOAD_CLASSDEREF")
+_IDLE = ("CACHE", "EXTENDED_ARG", "NOP", "PUSH_NULL")
+
+# A variable and attributes of it, as in ``args.data.size``; whether other code gets the value of the last.
+Chain = tuple[tuple[str, ...], bool]
 
 # The names that code reads, those of what it sets, and its functions.
 Names = tuple[frozenset[str], frozenset[str], tuple[FunctionType, ...]]
@@ -90,3 +97,25 @@ def set_by(code: CodeType) -> frozenset[str]:
         if isinstance(value, CodeType):
             found |= set_by(value)
     return frozenset(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def chains_of(code: CodeType) -> frozenset[Chain]:
+    """Return what code, and functions defined in it, read of global variables and closures.
+
+    >>> sorted(chains_of(compile("args.size + len(names)", "", "eval")))
+    [(('args', 'size'), True), (('len',), True), (('names',), True)]
+    """
+    found: set[Chain] = set()
+    chain: tuple[str, ...] = ()
+    for step in dis.get_instructions(code):
+        if step.opname in _IDLE:
+            continue
+        if chain and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            chain = (*chain, step.argval)
+            continue
+        if chain:
+            found.add((chain, step.opname not in ("STORE_ATTR", "DELETE_ATTR")))
+        chain = (step.argval,) if step.opname in _OUTER else ()
+    inner = (chains_of(value) for value in code.co_consts if isinstance(value, CodeType))
+    return frozenset(found).union(*inner)

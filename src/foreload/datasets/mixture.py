@@ -43,7 +43,7 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
             only their proportions count. By default the sizes of the datasets.
         num_samples: how many samples an epoch has, over all ranks; by default as many as there are. Of a dataset
             with a larger share than it has samples, they come again; of one with a smaller share, each epoch
-            draws some at random, whatever the epochs before it had.
+            draws some at random, independently of other epochs.
 
     Raises:
         ValueError, TypeError: a dataset is empty or has no length, or an argument is invalid.

@@ -65,6 +65,7 @@ class StatefulSource(EpochSource[T_co]):
             return {}
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
+        self._drop_outdated_epoch()
         # The loop may have left its epoch, with batches that it never got.
         if self._place is not None and self._place.state is not None:
             return dict(self._place.taken())
@@ -115,15 +116,18 @@ class StatefulSource(EpochSource[T_co]):
                 set_epoch(epoch)  # a map-style dataset may choose its samples by epoch
 
     def _begun_or_next(self) -> Any:
-        """Begin the next epoch, unless that was done for its state and samplers are still set to that."""
+        """Begin the next epoch, unless that was done for its state."""
+        self._drop_outdated_epoch()
         begun, self._begun = self._begun, None
-        if begun is None or self._cursor is None:
-            return self._next_epoch()
-        if self._set_to == self._order_spec().sampler_epoch:
-            return begun
-        self._epoch, self._cursor = self._cursor.epoch, None
+        return self._next_epoch() if begun is None else begun
+
+    def _drop_outdated_epoch(self) -> None:
+        """Drop an epoch that was begun for its state if samplers have been set to another one since."""
+        begun, cursor = self._begun, self._cursor
+        if begun is None or cursor is None or self._set_to == self._order_spec().sampler_epoch:
+            return
+        self._epoch, self._begun, self._cursor = cursor.epoch, None, None
         begun.close()
-        return self._next_epoch()
 
     def _next_epoch(self) -> Any:
         """Begin the next epoch, with the workers of the one before if they persist."""

@@ -181,7 +181,9 @@ class StreamEpoch(Epoch):
             progress, again = streams.get(0, BEGUN), spec.cursor.again
             with self._drawing():
                 self._inline = spec.cursor.restore(
-                    lambda: StreamBatches(spec.batches, spec.dataset, buffers, progress, again=again)
+                    lambda: StreamBatches(
+                        spec.batches, spec.dataset, buffers, progress, again=again, asks_again=True
+                    )
                 )
             if self._inline.is_stateful:
                 spec.cursor.live, spec.cursor.moving = self._inline.state, self._turn

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import sys
-import tempfile
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def mosaic() -> Iterator[Any]:
+def mosaic(temporary_folder: Path) -> Iterator[Any]:
     """The library; it leaves the files that its processes lock."""
     yield _import_streaming()
-    for lock in Path(tempfile.gettempdir()).glob("*_filelock"):
+    for lock in temporary_folder.glob("*_filelock"):
         lock.unlink()
 
 

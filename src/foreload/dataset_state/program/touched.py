@@ -174,7 +174,11 @@ def _may_touch(code: CodeType, known: Mapping[str, Any], around: Mapping[str, _P
     ]
     if not begins:
         return False
-    if any(operation in operations for operation in _SETS) or "setattr" in (*names, *code.co_freevars):
+    if any(operation in operations for operation in _SETS) or "setattr" in (
+        *names,
+        *code.co_varnames,
+        *code.co_freevars,
+    ):
         return True
     # What a function keeps in a variable, only functions in it can use, through a cell.
     if code.co_cellvars or not code.co_flags & inspect.CO_OPTIMIZED:
