@@ -206,6 +206,18 @@ def test_so_it_may_where_a_state_is_taken_once_more(workers: int) -> None:
     loader.close()
 
 
+@pytest.mark.parametrize("saves", [False, True])
+def test_steps_may_be_left_out_after_that(saves: bool) -> None:
+    loader: Any = fl.DataLoader(Stateful(), 2, shuffle=True, seed=3, num_workers=2)
+    whole = [loader.indices(epoch, step) for epoch in range(2) for step in range(6)]
+    if saves:
+        loader.state_dict()
+    loader.skip = fl.Skip(steps=[1], epoch=0)
+    assert [batch.tolist() for _ in range(2) for batch in loader] == [
+        indices for number, indices in enumerate(whole) if number != 1
+    ]
+
+
 class Stateful(Dataset[int]):
     def __len__(self) -> int:
         return 12

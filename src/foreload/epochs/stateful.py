@@ -36,7 +36,7 @@ class StatefulSource(EpochSource[T_co]):
     """
 
     device_transform: Any  # called with each batch on the device
-    _begun: Any  # an epoch that was begun for its state, before the loop asked for it
+    _begun: Any = None  # an epoch that was begun for its state, before the loop asked for it
     _set_to: int | None = None  # the sampler's epoch when that was done
     _moving: weakref.ref[Any] | None  # the epoch that copies batches to a device
     _place: Any  # of the loop in it, or in the one that it was in last
@@ -65,7 +65,7 @@ class StatefulSource(EpochSource[T_co]):
             return {}
         if self._resumed is not None:
             return copy.deepcopy(self._resumed)
-        self._drop_outdated_epoch()
+        self._drop_outdated()
         # The loop may have left its epoch, with batches that it never got.
         if self._place is not None and self._place.state is not None:
             return dict(self._place.taken())
@@ -117,17 +117,21 @@ class StatefulSource(EpochSource[T_co]):
 
     def _begun_or_next(self) -> Any:
         """Begin the next epoch, unless that was done for its state."""
-        self._drop_outdated_epoch()
+        self._drop_outdated()
         begun, self._begun = self._begun, None
         return self._next_epoch() if begun is None else begun
 
-    def _drop_outdated_epoch(self) -> None:
+    def _drop_outdated(self) -> None:
         """Drop an epoch that was begun for its state if samplers have been set to another one since."""
+        if self._begun is not None and self._set_to != self._order_spec().sampler_epoch:
+            self._drop_begun()
+
+    def _drop_begun(self) -> None:
+        """Drop an epoch that was begun for its state; the next one has its number."""
         begun, cursor = self._begun, self._cursor
-        if begun is None or cursor is None or self._set_to == self._order_spec().sampler_epoch:
-            return
-        self._epoch, self._begun, self._cursor = cursor.epoch, None, None
-        begun.close()
+        if begun is not None and cursor is not None:
+            self._epoch, self._begun, self._cursor = cursor.epoch, None, None
+            begun.close()
 
     def _next_epoch(self) -> Any:
         """Begin the next epoch, with the workers of the one before if they persist."""
@@ -187,7 +191,7 @@ class StatefulSource(EpochSource[T_co]):
     @skip.setter
     def skip(self, skip: Skip | Sequence[Skip] | None) -> None:
         self.__dict__["skip"] = check_skip(skip, self.dataset)
-        self._begun = None
+        self._drop_begun()
 
     def indices(self, epoch: int, step: int) -> list[int]:
         """Return the samples of a batch of any epoch, past or future, without iterating: which were in step 1207?
