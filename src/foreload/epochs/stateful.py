@@ -145,9 +145,9 @@ class StatefulSource(EpochSource[T_co]):
     def begin_again(self, latest: Epoch, *, is_asked: bool = False) -> Epoch:
         """Begin the next epoch with the workers of the latest one.
 
-        Torch has one iterator for both: whoever still asks the latest one gets batches of the next one. Not so with
-        workers that torch does not have (``workers="threads"``), nor with batches that are copied to a device: they
-        are asked for ahead of the loop, so that only the next epoch's loop may have them.
+        Torch has one iterator for both: whoever still asks the latest one gets batches of the next one. Not so
+        with workers that torch does not have (``workers="threads"``), nor with batches that are copied to a
+        device: they are asked for ahead of the loop, so that only the next epoch's loop may have them.
 
         Args:
             latest: the latest epoch.
