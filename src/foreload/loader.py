@@ -23,6 +23,7 @@ from foreload.order.ranks import rank_in
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
 from foreload.record.units import quantity
+from foreload.threads import are_over
 from foreload.workers.spec import Workers, check_left_to_torch, check_workers
 
 if TYPE_CHECKING:
@@ -289,7 +290,8 @@ class DataLoader(AdaptableLoader[T_co]):
         stream = None if self.device is None else side_stream(self.device)
         epoch = self._begun_or_next()
         self.check_worker_number_rationality()  # of those that have been chosen
-        self.__dict__["_iterator"] = epoch if self.persistent_workers else None
+        # (When the interpreter exits, none persist, and what would free them later is gone by then.)
+        self.__dict__["_iterator"] = epoch if self.persistent_workers and not are_over() else None
         transform = self.device_transform
         if self.device is not None and finishes_on_device(self.dataset):
             transform = finisher(self.on_error, epoch.errors, transform)

@@ -7,6 +7,7 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import re
 import signal
 import struct
 import sys
@@ -206,5 +207,8 @@ def test_a_sample_that_holds_itself_is_compared() -> None:
 def test_what_is_found_is_shown_in_full() -> None:
     found = check(Scratch())
     assert repr(found) == str(found)
-    assert str(found).startswith(f"Threads should not share this dataset ({SIZE} samples alone and by 8 threads")
+    # (On a busy machine, not all threads load before the time is over.)
+    assert re.match(
+        rf"Threads should not share this dataset \({SIZE} samples alone and by [2-8] threads", str(found)
+    )
     assert f"\n- {found.findings[0]}" in str(found)
