@@ -10,17 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 
 import foreload as fl
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> list[str]:
-    paths = [tmp_path / f"{name}.png" for name in "ab"]
-    for path in paths:
-        Image.new("RGB", (4, 4)).save(path)
-    return [str(path) for path in paths]
 
 
 @pytest.mark.parametrize("index", ["label", 1.0, None, slice(0, 2), [0, 1], np.array([0, 1])], ids=repr)

@@ -11,18 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 
 import foreload as fl
 from tests.datasets.tar.shards import write_tar
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> list[str]:
-    paths = [tmp_path / f"{name}.png" for name in "ab"]
-    for path in paths:
-        Image.new("RGB", (4, 4)).save(path)
-    return [str(path) for path in paths]
 
 
 @pytest.mark.parametrize("dataset", [fl.ImageDataset, fl.FileDataset])

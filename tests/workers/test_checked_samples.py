@@ -7,7 +7,6 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
-import re
 import signal
 import struct
 import sys
@@ -205,10 +204,9 @@ def test_a_sample_that_holds_itself_is_compared() -> None:
 
 
 def test_what_is_found_is_shown_in_full() -> None:
-    found = check(Scratch())
+    found = check(
+        Scratch(), seconds=60
+    )  # or samples are slow on a busy machine, for which there are fewer threads
     assert repr(found) == str(found)
-    # (On a busy machine, not all threads load before the time is over.)
-    assert re.match(
-        rf"Threads should not share this dataset \({SIZE} samples alone and by [2-8] threads", str(found)
-    )
+    assert str(found).startswith(f"Threads should not share this dataset ({SIZE} samples alone and by 8 threads")
     assert f"\n- {found.findings[0]}" in str(found)

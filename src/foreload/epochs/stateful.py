@@ -156,8 +156,6 @@ class StatefulSource(EpochSource[T_co]):
         has_torchs = self._count > 0 and not self._auto_workers and self.workers in ("auto", "processes")
         is_one = is_asked or (has_torchs and self.device is None and self.device_transform is None)
         with self._turn.lock:  # so that of several threads, the one that comes last has the latest epoch
-            if is_one:
-                latest.close()
             if is_asked and self._cursor is not None:
                 self._open.base_seed = self._cursor.base_seed  # torch draws no other one
             try:
@@ -167,6 +165,7 @@ class StatefulSource(EpochSource[T_co]):
                     self._open.base_seed = None
             if is_one:
                 latest.go_on_with(epoch)
+                latest.close()
             return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
