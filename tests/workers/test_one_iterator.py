@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
+import weakref
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import foreload as fl
+from foreload.epochs.base import Epoch
 
 
 class Drawing(Dataset[Any]):
@@ -97,3 +101,84 @@ def test_persistent_workers_have_one_iterator(made: Any, data: Any, loop: Any) -
         seen.append([*batches, torch.rand(()).item()])
         del loader
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA)
+def test_it_outlives_the_loader(data: Any) -> None:
+    seen = []
+    for base in (TorchDataLoader, fl.DataLoader):
+        torch.manual_seed(4)
+        loader = base(data, 2, num_workers=2, persistent_workers=True)
+        batches = iter(loader)
+        next(iter(loader))
+        iter(loader)
+        first = next(iter(loader))
+        del loader
+        seen.append([repr(batch) for batch in (first, *batches)])
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 6
+
+
+def test_earlier_epochs_are_freed() -> None:
+    loader = fl.DataLoader(Drawing(), 2, num_workers=2, persistent_workers=True)
+    first = iter(loader)
+    gone = [weakref.ref(iter(loader)) for _ in range(4)]
+    assert [reference() is None for reference in gone] == [True, True, True, False]
+    del first, loader
+    assert gone[-1]() is None
+
+
+def test_its_number_of_batches_is_that_of_the_present_epoch() -> None:
+    seen = []
+    for base in (TorchDataLoader, fl.DataLoader):
+        loader = base(Drawing(), 2, num_workers=2, persistent_workers=True)
+        batches: Any = iter(loader)
+        for _ in range(4):
+            next(batches)
+        again: Any = iter(loader)
+        numbers = [batches._num_yielded]
+        for iterator in (again, batches):
+            next(iterator)
+            numbers.append(batches._num_yielded)
+        seen.append(numbers)
+    assert seen[0] == seen[1] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("data", "workers"), [("samples", 0), ("rows", 0), ("rows", None)])
+@pytest.mark.parametrize("taken", [0, 2, 7])
+def test_one_without_workers_can_be_begun_again(taken: int, data: str, workers: int | None) -> None:
+    """With ``_reset()``, as libraries do whose loaders have only one."""
+    seen = []
+    for make in (TorchDataLoader, fl.DataLoader):
+        how: Any = {} if workers is None else {"num_workers": workers}
+        torch.manual_seed(4)
+        loader = make(DATA[data], 2, shuffle=True, **how)
+        batches: Any = iter(loader)
+        before = [*islice(batches, taken)]
+        for _ in range(2):
+            batches._reset(loader)
+            before += islice(batches, 5)
+        seen.append([*map(repr, [*before, *batches, *loader]), torch.rand(()).item()])
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == min(taken, 6) + 5 + 6 + 6 + 1
+
+
+def test_threads_that_begin_it_at_once_leave_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = fl.DataLoader(Drawing(), 2, num_workers=1, persistent_workers=True)
+    first = iter(loader)
+    go_on_with, is_open, is_overtaken = Epoch.go_on_with, threading.Event(), threading.Event()
+
+    def go_on_later(self: Epoch, epoch: Epoch) -> None:
+        if threading.current_thread() is other:
+            is_open.set()
+            is_overtaken.wait(0.5)
+        go_on_with(self, epoch)
+
+    monkeypatch.setattr(Epoch, "go_on_with", go_on_later)
+    other = threading.Thread(target=lambda: iter(loader))
+    other.start()
+    is_open.wait()
+    latest = iter(loader)
+    is_overtaken.set()
+    other.join()
+    assert len([next(first), next(latest), *first]) == 6

@@ -97,8 +97,9 @@ class Epoch(_TorchNames, Iterator[Any]):
     """
 
     _owner: PoolOwner | None = None  # ends persistent workers
-    _latest: list[weakref.ref[Epoch]] | None = None  # of the epochs that are one iterator in torch, to all of them
-    _begun_again: Epoch | None = None  # by _reset()
+    # Of epochs that are one iterator in torch, the earlier ones hold the latest, which does not hold itself.
+    _later: _Latest | None = None
+    _is_one_with: weakref.ref[_Latest] | None = None
 
     def __init__(self, spec: EpochSpec) -> None:
         self._spec = spec
@@ -130,8 +131,8 @@ class Epoch(_TorchNames, Iterator[Any]):
         Raises:
             RuntimeError: it did not come within the timeout, or too many workers were killed.
         """
-        if self._latest is not None and (latest := self._latest[0]()) not in (None, self):
-            return next(latest)
+        if self._later is not None:
+            return next(self._later.epoch)
         with self._turn.lock:
             self._turn.begin()
             if not is_profiled():
@@ -142,11 +143,12 @@ class Epoch(_TorchNames, Iterator[Any]):
 
     def go_on_with(self, epoch: Epoch) -> None:
         """Deliver the batches of a later epoch by the same workers from now on, as torch's only iterator does."""
-        self._latest = epoch._latest = self._latest or []
-        self._latest[:] = [weakref.ref(epoch)]
+        one = self._later or (self._is_one_with and self._is_one_with()) or _Latest(self)
+        before, one.epoch, epoch._is_one_with = one.epoch, epoch, weakref.ref(one)
+        before._later = one
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._begun_again = loader.begin_again(self)
+        loader.begin_again(self, is_asked=True)
 
     def _deliver(self) -> Any:
         failures, was_closed = self._failures, self._is_closed
@@ -256,7 +258,7 @@ class Epoch(_TorchNames, Iterator[Any]):
 
     @property
     def _num_yielded(self) -> int:  # type: ignore[override]
-        return self._cursor.num_over
+        return (self if self._later is None else self._later.epoch)._cursor.num_over
 
     @property
     def _shutdown(self) -> bool:
@@ -267,6 +269,15 @@ class Epoch(_TorchNames, Iterator[Any]):
         self.close()
         if self._owner is not None:
             self._owner.close()
+
+
+class _Latest:
+    """Holds the latest of the epochs that are one iterator in torch."""
+
+    __slots__ = ("__weakref__", "epoch")
+
+    def __init__(self, epoch: Epoch) -> None:
+        self.epoch = epoch
 
 
 class EpochWrapper(_TorchNames):

@@ -134,18 +134,31 @@ class StatefulSource(EpochSource[T_co]):
             return super().__iter__()  # which begins it again
         return self._get_iterator()
 
-    def begin_again(self, latest: Epoch) -> Epoch:
+    def begin_again(self, latest: Epoch, *, is_asked: bool = False) -> Epoch:
         """Begin the next epoch with the workers of the latest one.
 
         Torch has one iterator for both: whoever still asks the latest one gets batches of the next one. Those that
         are copied to a device are asked for ahead of the loop, so that only the next epoch's loop may have them.
+
+        Args:
+            latest: the latest epoch.
+            is_asked: whether that is asked to begin again, and so goes on as the next one in any case.
         """
-        if self._auto_workers or self._count == 0 or self.device is not None or self.device_transform is not None:
-            return self._open_next()
-        latest.close()
-        epoch = self._open_next()
-        latest.go_on_with(epoch)
-        return epoch
+        is_copied = self.device is not None or self.device_transform is not None
+        is_one = is_asked or not (self._auto_workers or self._count == 0 or is_copied)
+        with self._turn.lock:  # so that of several threads, the one that comes last has the latest epoch
+            if is_one:
+                latest.close()
+            if is_asked and self._cursor is not None:
+                self._open.base_seed = self._cursor.base_seed  # torch draws no other one
+            try:
+                epoch = self._open_next()
+            finally:
+                if not self.persistent_workers:
+                    self._open.base_seed = None
+            if is_one:
+                latest.go_on_with(epoch)
+            return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         sampler = item_sampler(index_sampler(self))
