@@ -10,6 +10,7 @@ import pytest
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import foreload as fl
+from foreload.order.resume import Given
 
 _when_taken: list[Callable[[], object]] = []  # what the loop's process does when it takes a batch from a worker
 
@@ -121,3 +122,27 @@ def test_that_of_a_dataset_that_the_other_thread_loads_from_is_that_of_after_the
         if number == 3:
             thread.join()
             assert states == [loader.state_dict()]
+
+
+@pytest.mark.parametrize("dataset", [Counting, Numbers])
+def test_that_of_a_signals_handler_is_of_before_the_batch_or_after_it(
+    dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader, states, add = _loader(dataset(), 1), [], Given.add
+
+    def add_between_states(self: Given, batch: int) -> None:
+        states.append(loader.state_dict())
+        add(self, batch)
+        states.append(loader.state_dict())
+
+    epoch = iter(loader)
+    expected = [next(epoch) for _ in range(3)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Given, "add", add_between_states)
+        expected.append(next(epoch))
+    expected += epoch
+    assert len(expected) == 8
+    for begin, state in zip((3, 4), states, strict=True):
+        again = _loader(dataset(), 1)
+        again.load_state_dict(state)
+        assert [*again] == expected[begin:]

@@ -149,7 +149,8 @@ def test_the_second_epoch_of_persistent_processes_ends_the_first(kind: str) -> N
     results = together(*[lambda: sorted(indices(loader))] * 3)
     assert list(range(_SIZE)) in results
     for result in results:
-        assert result == list(range(_SIZE)) or "another one was begun" in str(result)
+        is_ended = any(why in str(result) for why in ("another one was begun", "another thread closed this epoch"))
+        assert is_ended or result == list(range(_SIZE))
     loader.close()
 
 

@@ -58,8 +58,8 @@ class Cursor:
         leaves_out: whether the batch of a stream with this number is left out; None: none is.
     """
 
-    # Of the batch that the loop is about to get: its worker, how far that is with it, and whose turn is next.
-    _coming: tuple[int, Progress, int] | None = None
+    # Of the batch that the loop is about to get: its number, worker and progress, and whose turn is next.
+    _coming: tuple[int, int, Progress, int] | None = None
 
     def __init__(
         self, spec: OrderSpec, epoch: int, state: dict[str, Any] | None = None, router: Router | None = None
@@ -138,10 +138,11 @@ class Cursor:
         seed: int = state["base_seed"]
         return seed
 
-    def expect(self, worker: int, state: Any, turn: int, indices: Any = None) -> None:
+    def expect(self, number: int, worker: int, state: Any, turn: int, indices: Any = None) -> None:
         """Note a worker's batch, which the loop is about to get; :meth:`mark_come` makes it part of the state.
 
         Args:
+            number: the batch's, counted from 0.
             worker: the worker's number.
             state: of its dataset after the batch, if it was taken.
             turn: the worker that delivers the next batch.
@@ -149,13 +150,13 @@ class Cursor:
         """
         with self.moving.lock:
             self._move()  # past the batch before, if the loop was interrupted when it was to get that
-            self._coming = worker, self.streams.get(worker, BEGUN).after(state, indices), turn
+            self._coming = number, worker, self.streams.get(worker, BEGUN).after(state, indices), turn
 
     def mark_come(self, number: int) -> None:
         """Call it for a batch that was expected, in place of ``mark_delivered``: no state shows half of that."""
         with self.moving.lock:
-            self._move()
             self._given.add(number)
+            self._move()
 
     def mark_end(self, worker: int, state: Any) -> None:
         """Note that a worker's stream is over, in this state if it has one."""
@@ -166,8 +167,13 @@ class Cursor:
 
     def _move(self) -> None:
         if self._coming is not None:
-            worker, self.streams[worker], self.turn = self._coming
+            _, worker, self.streams[worker], self.turn = self._coming
             self._coming = None
+
+    def _move_if_come(self) -> None:
+        """Do the other half of :meth:`mark_come` if this is within it: in a signal's handler."""
+        if self._coming is not None and self._coming[0] in self._given:
+            self._move()
 
     @property
     def sampler(self) -> Any:
@@ -212,6 +218,7 @@ class Cursor:
             return self._state()
 
     def _state(self) -> dict[str, Any]:
+        self._move_if_come()
         return {
             "epoch": self.epoch,
             "sampler_epoch": self._sampler_epoch,
@@ -238,6 +245,7 @@ class Cursor:
         """Return the progress of each worker in plain values."""
         self._settle()
         with self.moving.lock:
+            self._move_if_come()
             return self._listed_streams()
 
     def _listed_streams(self) -> list[Any]:

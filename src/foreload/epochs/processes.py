@@ -22,7 +22,7 @@ from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
 from foreload.workers.dataset_states import DatasetStates
 from foreload.workers.messages import Begin, Result
-from foreload.workers.pool import Answers, W, WorkerPool
+from foreload.workers.pool import W, WorkerPool
 
 if TYPE_CHECKING:
     from foreload.workers.worker import WorkerTask
@@ -144,15 +144,15 @@ class ProcessEpoch(PooledEpoch[W]):
                 continue
             self._ask_ahead(1)
             self._num_delivered += 1
+            place = self._num_delivered - 1 if self._is_stream else self._place(number)
             if self._tells:
-                self._cursor.expect(owner, result.state, turn, indices)
+                self._cursor.expect(place, owner, result.state, turn, indices)
             else:
                 self._cursor.turn = turn
             if self._is_stream:
                 warn_of_length(
                     self._spec.dataset, self._spec.expected_length, self._num_delivered, len(self._pool.workers)
                 )
-            place = self._num_delivered - 1 if self._is_stream else self._place(number)
             return place, samples, partial(self._take, result)
         if self._sampler_error is not None:
             error, self._sampler_error = self._sampler_error, None
@@ -254,23 +254,21 @@ class ProcessEpoch(PooledEpoch[W]):
             self._depth += len(self._asked) - asked  # none once all have been drawn
             self._watch.depth = self._depth
 
-    def _wait(self, wanted: list[W], timeout: float | None) -> Answers[W] | None:
+    def _wait(self, wanted: list[W], timeout: float | None) -> bool | None:
         return self._pool.wait(wanted, timeout, self._first)
 
     def _receive(self, wanted: list[W], timeout: float | None = None) -> bool:
         """Wait for messages of these workers; return whether any came in time."""
         timeout = self._spec.timeout if timeout is None else timeout
-        answers = self._wait(wanted, timeout)
-        if not answers:
-            return answers is not None
+        is_found = self._wait(wanted, timeout)
+        if not is_found:
+            return is_found is not None
+        found = self._pool.found
         with self._pool.dealing:  # so that no other epoch begins meanwhile
-            is_current = self._is_current
-            if is_current:
+            while found and self._is_current:
                 self._pool.is_late = False
-                for worker, result in answers:
-                    self._take_in(worker, result)
-        if not is_current:
-            self._pool.put_back(answers)
+                self._take_in(*found[0])
+                found.popleft()  # if it was interrupted before, it is taken in again
         return True
 
     def _take_in(self, worker: W, result: Result | None) -> None:
@@ -283,12 +281,12 @@ class ProcessEpoch(PooledEpoch[W]):
         elif result.begun is not None:
             if self._states is not None:
                 self._states.note(name, result)
-        elif result.number in self._asked:
+        elif result.number in self._asked and result.number not in self._answers:
             if result.unfit and self._task is not None and self._task.program is not None:
                 self._warn_of_lack(result.unfit)
-            self._answers[result.number] = result
             if self._states is not None:
                 self._states.advance(name, result.state, self._indices.get(result.number))
+            self._answers[result.number] = result
 
     def _warn_of_lack(self, lack: str) -> None:
         if not self._has_warned:

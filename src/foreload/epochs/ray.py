@@ -141,19 +141,27 @@ class RayEpoch(PooledEpoch[RayWorker]):
         is_given = job.worker is not None and self._spec.in_order
         wanted = [job.worker] if is_given and job.worker is not None else list(pool.workers)
         starting = [worker for worker in pool.workers if not worker.is_ready]
-        answers = pool.wait([*wanted, *starting], self._spec.timeout, self._first)
+        is_found = pool.wait([*wanted, *starting], self._spec.timeout, self._first)
         self._check_open()
-        if answers is None:
+        if is_found is None:
             raise RuntimeError(self._note_late(wanted))
         self._pool.is_late = False
-        for worker, result in answers:
-            if result is None:
-                self._replace(worker)
-            elif result.begun is not None:
-                self._num_lost_at_start = 0
-            elif result.number in self._jobs and self._jobs[result.number].worker is worker:
-                self._jobs[result.number].result = result
+        with pool.dealing:
+            while pool.found and self._is_current:
+                self._take_in(*pool.found[0])
+                pool.found.popleft()  # if it was interrupted before, it is taken in again
         self._fill()
+
+    def _take_in(self, worker: RayWorker, result: Result | None) -> None:
+        """Take a message of a worker; None: it has ended."""
+        if self._pool.workers[worker.number] is not worker:
+            return
+        if result is None:
+            self._replace(worker)
+        elif result.begun is not None:
+            self._num_lost_at_start = 0
+        elif result.number in self._jobs and self._jobs[result.number].worker is worker:
+            self._jobs[result.number].result = result
 
     def _grow(self) -> None:
         """Start one more worker if all have something to do; it waits for its turn where the cluster is full."""

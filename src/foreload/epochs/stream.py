@@ -243,7 +243,7 @@ class StreamEpoch(Epoch):
                 error = failure
             samples = self._inline.samples
         turn = self._readers[self._place % len(self._readers)].number if self._readers else 0
-        self._cursor.expect(worker, state, turn)
+        self._cursor.expect(self._num_delivered, worker, state, turn)
         self._num_delivered += 1
 
         def take() -> Any:

@@ -109,8 +109,11 @@ class Given:
             return
         self._later.add(batch)
         while self._batches in self._later:
-            self._later.remove(self._batches)
-            self._batches += 1
+            self._batches += 1  # first: at no time is a batch in neither
+            self._later.remove(self._batches - 1)
+
+    def __contains__(self, batch: int) -> bool:
+        return batch < self._batches or batch in self._later
 
     @property
     def first(self) -> int:

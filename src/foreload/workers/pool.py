@@ -88,7 +88,7 @@ class Worker(ABC):
 W = TypeVar("W", bound=Worker)  # of one kind
 
 # What workers have answered; None: this one has ended.
-Answers = list[tuple[W, Result | None]]
+Answers = deque[tuple[W, Result | None]]
 
 
 class WorkerPool(ABC, Generic[W]):
@@ -99,6 +99,7 @@ class WorkerPool(ABC, Generic[W]):
 
     Attributes:
         workers: the workers, by number; those that have been lost are replaced.
+        found: what they have answered, until the present epoch has taken it in: an interrupt loses nothing.
         dealing: a lock for what follows: epochs of several threads may use the pool one after the other.
         next_number: the number of the next job.
         first: the first job of the present epoch.
@@ -113,7 +114,7 @@ class WorkerPool(ABC, Generic[W]):
         self._process = os.getpid()
         self._has_ended = False
         self._waiting = threading.RLock()
-        self._found: deque[Answers[W]] = deque()  # by epochs that they were not for
+        self.found: Answers[W] = deque()
         self.dealing = threading.RLock()
         self.next_number = 0
         self.first = 0
@@ -141,18 +142,6 @@ class WorkerPool(ABC, Generic[W]):
         if len(last.workers) == len(self.workers):
             self.states, self.is_successor = last.states, last.states is not None
 
-    def put_back(self, answers: Answers[W]) -> None:
-        """Leave answers to the epoch that has begun while another one was waiting for them."""
-        self._found.append(answers)
-        self.wake()  # without a lock, which the thread that is to be woken has
-
-    def _left_behind(self) -> Answers[W]:
-        """Return the answers that other epochs have left; only one thread may call it."""
-        answers: Answers[W] = []
-        while self._found:
-            answers += self._found.popleft()
-        return answers
-
     @abstractmethod
     def replace(self, worker: W) -> W:
         """Start another worker in the place of one that is gone; it has no epoch and no jobs yet."""
@@ -162,13 +151,14 @@ class WorkerPool(ABC, Generic[W]):
         """Let a thread that is in :meth:`wait` return."""
 
     @abstractmethod
-    def wait(self, wanted: list[W], timeout: float | None, first: int) -> Answers[W] | None:
-        """Wait for answers of ``wanted``, or the end of any worker; return the answers, and None for an end.
+    def wait(self, wanted: list[W], timeout: float | None, first: int) -> bool | None:
+        """Wait until the answers of ``wanted``, or the end of any worker, are :attr:`found`.
 
         Nothing is waited for once another epoch has begun than the one with job ``first``.
 
         Returns:
-            None after ``timeout`` seconds. There may be nothing if another thread did anything with this pool.
+            Whether there is anything; None after ``timeout`` seconds. There may be nothing if another thread did
+            anything with this pool.
         """
 
     @abstractmethod

@@ -18,7 +18,7 @@ from foreload.epochs.following.foretold import Foretold
 from foreload.epochs.processes import ProcessEpoch
 from foreload.protocol import Assembly
 from foreload.workers.comparison import Comparison
-from foreload.workers.pool import Answers, W, WorkerPool
+from foreload.workers.pool import W, WorkerPool
 
 __all__ = ["FollowingEpoch"]
 
@@ -207,15 +207,15 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._num_dropped += len(self._ahead)
             self._ahead.clear()
 
-    def _wait(self, wanted: list[W], timeout: float | None) -> Answers[W] | None:
+    def _wait(self, wanted: list[W], timeout: float | None) -> bool | None:
         pipe = None if self._foretold is None or len(self._asked) >= self._depth else self._foretold.pipe
         if pipe is None:
             return super()._wait(wanted, timeout)
         pool: Any = self._pool  # of processes: on Ray, no order is foretold
-        answers: Answers[W] | None = pool.wait(wanted, timeout, self._first, pipe)
-        if not answers:
+        is_found: bool | None = pool.wait(wanted, timeout, self._first, pipe)
+        if not is_found:
             self._ask_ahead(self._depth - len(self._asked))
-        return answers
+        return is_found
 
     def _take_over(self, why: str, epochs: int | None) -> None:
         """Let the calling thread load from now on; all that workers have loaded is thrown away."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-__all__ = ["Alarm", "Channel", "Descriptor", "Inbox", "receive_files", "send", "send_files"]
+__all__ = ["Alarm", "Channel", "Descriptor", "Inbox", "check_not_within", "receive_files", "send", "send_files"]
 
 _LENGTH = struct.Struct("<Q")
 
@@ -70,6 +70,19 @@ def receive_files(channel: socket.socket) -> dict[int, int]:
             os.close(file)
         raise OSError(errno.EMFILE, "too many open files to take the memory of a batch: raise 'ulimit -n'")
     return dict(zip(struct.unpack(f"<{len(files)}q", numbers), files, strict=True))
+
+
+def check_not_within(lock: Any) -> None:
+    """Check that the calling thread does not have a lock, in the midst of whose work a signal's handler may run.
+
+    Raises:
+        RuntimeError: it has it. The handler would wait for ever, or mix the bytes of messages up.
+    """
+    if lock._is_owned():
+        raise RuntimeError(
+            "a signal's handler runs while the loop receives from its workers, or sends to them, and cannot do so "
+            "too: let it set a flag, and take the state, or begin an epoch, in the loop after the batch"
+        )
 
 
 class Inbox:
@@ -143,8 +156,8 @@ class Channel:
     def __init__(self, jobs: Any, results: Any) -> None:
         self._jobs, self._results = jobs, results
         self._inbox = Inbox(results.fileno())
-        self._sending = threading.Lock()
-        self._reading = threading.Lock()  # one thread may read to send, another one for an answer
+        self._sending = threading.RLock()
+        self._reading = threading.RLock()  # one thread may read to send, another one for an answer
         self.ended = -1
         self.has_ended = self.is_cut_off = False
         for pipe in (jobs, results):
@@ -159,11 +172,13 @@ class Channel:
     @property
     def is_ready(self) -> bool:
         """Whether :meth:`take` returns a message."""
+        check_not_within(self._reading)
         with self._reading:
             return not self.is_cut_off and self._inbox.is_ready
 
     def fill(self) -> bool:
         """Read what there is; return whether there was anything."""
+        check_not_within(self._reading)
         with self._reading:
             if self.is_cut_off:
                 return False
@@ -190,6 +205,7 @@ class Channel:
 
     def take(self) -> bytes | None:
         """Return the next message if all of it has been read."""
+        check_not_within(self._reading)
         with self._reading:
             return None if self.is_cut_off else self._inbox.take()
 
@@ -200,6 +216,7 @@ class Channel:
         nothing else can be sent.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
+        check_not_within(self._sending)
         if not self._sending.acquire(timeout=-1 if seconds is None else seconds):
             return False
         try:

@@ -11,8 +11,8 @@ from typing import Any
 from foreload.batch.generators.keyed import KeyedGenerators
 from foreload.record.spans import Spans
 from foreload.workers import compute
-from foreload.workers.pool import Answers, WorkerPool
-from foreload.workers.processes.pipes import Alarm
+from foreload.workers.pool import WorkerPool
+from foreload.workers.processes.pipes import Alarm, check_not_within
 from foreload.workers.processes.worker import END_SECONDS, ProcessWorker
 from foreload.workers.worker import WorkerTask
 
@@ -69,34 +69,32 @@ class ProcessPool(WorkerPool[ProcessWorker]):
 
     def wait(
         self, wanted: list[ProcessWorker], timeout: float | None, first: int, also: int | None = None
-    ) -> Answers[ProcessWorker] | None:
+    ) -> bool | None:
         """Wait as every pool does, or until the descriptor ``also`` can be read from.
 
         Workers that were told to end may do so when they have answered.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
+        check_not_within(self._waiting)
         with self._waiting:
             while not self.closed and self.first == first:
-                found = self._left_behind() or self._look(wanted, deadline, also)
-                if found and self.first != first:
-                    self.put_back(found)  # answers for the epoch that has begun meanwhile may be among them
-                    break
-                if found is None or found:
-                    return found
+                is_in_time = bool(self.found) or self._look(wanted, deadline, also)
+                if self.first != first:
+                    break  # what was found may be for the epoch that has begun meanwhile
+                if self.found or not is_in_time:
+                    return True if self.found else None
                 if self._alarm.has_rung() or also is not None:
                     break
             if self.first != first:
                 self.wake()  # what has rung may be for a thread of the epoch that has begun
-            return []
+            return False
 
-    def _look(
-        self, wanted: list[ProcessWorker], deadline: float | None, also: int | None
-    ) -> Answers[ProcessWorker] | None:
-        found: Answers[ProcessWorker] = []
+    def _look(self, wanted: list[ProcessWorker], deadline: float | None, also: int | None) -> bool:
+        """Wait once; return whether anything came before the deadline."""
         if len(wanted) == 1:  # a batch that is there needs no wait, which takes longer than to read it
-            found += [(wanted[0], answer) for answer in wanted[0].answers()]
-            if found:
-                return found
+            wanted[0].receive(self.found)
+            if self.found:
+                return True
         poll = select.poll()
         if also is not None:
             poll.register(also, select.POLLIN)
@@ -111,14 +109,14 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         is_known = any(worker.has_answered or worker.is_silent for worker in wanted)
         files = {file for file, _ in poll.poll(0 if is_known else left)}
         if not files and not is_known:
-            return None
+            return False
         for worker in dict.fromkeys([*wanted, *watched]):
             has_ended = worker.ended in files
             if has_ended or worker.has_answered or worker.fileno() in files:
-                found += [(worker, answer) for answer in worker.answers(has_ended=has_ended)]
+                worker.receive(self.found, has_ended=has_ended)
             if (has_ended or worker.is_silent) and not worker.is_done:
-                found.append((worker, None))
-        return found
+                self.found.append((worker, None))
+        return True
 
     def close(self) -> None:
         """End the workers after their present batches; if one is late, kill them."""

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Iterator
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from foreload.machine import open_memory, open_process
 from foreload.record.spans import Lane, Spans
 from foreload.record.usage import queued_seconds
 from foreload.workers.messages import Begin, Job, Result, encode
-from foreload.workers.pool import Worker
+from foreload.workers.pool import Answers, Worker
 from foreload.workers.processes.pipes import Channel, Descriptor
 from foreload.workers.processes.slots import ConsumerSlots, SharedHeader
 from foreload.workers.start.template import TemplateProcess, process_class
@@ -92,7 +92,7 @@ class ProcessWorker(Worker):
         return self._channel.send(encode(Job(number, indices, self._lent.returned())), seconds)
 
     def fileno(self) -> int:
-        """Return a descriptor that can be read from when :meth:`answers` may have more of them."""
+        """Return a descriptor that can be read from when :meth:`receive` may find answers."""
         return self._channel.fileno()
 
     @property
@@ -105,15 +105,17 @@ class ProcessWorker(Worker):
         """Whether it will not answer any more: its end of the pipe is closed, or an interrupt has cut it off."""
         return self._channel.has_ended
 
-    def answers(self, *, has_ended: bool = False) -> Iterator[Result]:
-        """Yield the answers that are there, all that there will be if the process has ended."""
+    def receive(self, found: Answers[ProcessWorker], *, has_ended: bool = False) -> None:
+        """Add the answers that are there to ``found``, all that there will be if the process has ended."""
         self._channel.drain() if has_ended else self._channel.fill()
         try:
             while (message := self._channel.take()) is not None:
-                yield self._answer(message)
+                result = self._answer(message)
+                found.append((self, result))
+                self.asked.pop(result.number, None)
         except Exception:
             raise
-        except BaseException:  # an interrupt here, or of whoever gets the answers, has lost one
+        except BaseException:  # an interrupt has lost one
             self._channel.cut_off()
             raise
 
@@ -122,7 +124,6 @@ class ProcessWorker(Worker):
         if not self._has_answered:
             self._has_answered = True
             self._spans.add_started(self._header.started * 1e-9)
-        self.asked.pop(result.number, None)
         if result.begun is not None:
             self._num_owed -= 1
         if result.parts is not None:
@@ -134,11 +135,10 @@ class ProcessWorker(Worker):
         """Return the states at the beginning of an epoch that it has told and nobody has heard; it has ended."""
         if not self._num_owed:
             return []
-        found: list[Result] = []
+        found: Answers[ProcessWorker] = deque()
         with suppress(Exception):  # of classes of the user's, or of a message that was cut off
-            for result in self.answers(has_ended=True):
-                found += [result] if result.begun is not None else []
-        return found
+            self.receive(found, has_ended=True)
+        return [result for _, result in found if result is not None and result.begun is not None]
 
     def end(self, seconds: float = END_SECONDS) -> Any:
         """Wait until the process has ended, kill it if that takes longer than ``seconds``, and return it."""

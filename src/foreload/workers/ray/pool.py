@@ -10,7 +10,7 @@ from typing import Any
 from foreload.errors import warn_user
 from foreload.record.spans import Spans
 from foreload.workers.messages import Result
-from foreload.workers.pool import Answers, WorkerPool
+from foreload.workers.pool import WorkerPool
 from foreload.workers.ray.caches import NodeCaches
 from foreload.workers.ray.cluster import connected, current_job
 from foreload.workers.ray.memory import lease_parts
@@ -85,25 +85,23 @@ class RayPool(WorkerPool[RayWorker]):
         """Let a thread that is in :meth:`wait` return."""
         self._signals.put(None)
 
-    def wait(self, wanted: list[RayWorker], timeout: float | None, first: int) -> Answers[RayWorker] | None:
+    def wait(self, wanted: list[RayWorker], timeout: float | None, first: int) -> bool | None:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._waiting:
-            found = self._left_behind()
             while not self.closed and self.first == first:
-                if any(worker in wanted or answer is None for worker, answer in found):
-                    return found
+                if any(worker in wanted or answer is None for worker, answer in self.found):
+                    return True
                 answering = self._signal(deadline)
                 if answering is None and deadline is not None and time.monotonic() >= deadline:
-                    self._found.append(found)
                     return None
                 if answering is None and self.first == first:
-                    return found
+                    return bool(self.found)
                 if answering is None:
                     break
                 for message in answering.read():  # none if it has been replaced
-                    found += self._read(message)
-            self.put_back(found)  # answers for the epoch that has begun meanwhile may be among them
-            return []
+                    self.found += self._read(message)
+            self.wake()
+            return False  # what was found may be for the epoch that has begun meanwhile
 
     def _signal(self, deadline: float | None) -> RayWorker | None:
         """Wait for a worker that answers; None: somebody rang, or the deadline has passed."""
@@ -132,7 +130,7 @@ class RayPool(WorkerPool[RayWorker]):
         yield self._ray.cluster_resources()
         yield self._ray.available_resources()
 
-    def _read(self, message: Message) -> Answers[RayWorker]:
+    def _read(self, message: Message) -> list[tuple[RayWorker, Result | None]]:
         worker, job = message.worker, message.job
         error = message.future.exception()
         if error is not None:
@@ -154,7 +152,9 @@ class RayPool(WorkerPool[RayWorker]):
             result.parts = lease_parts(result.parts)
         return [(worker, result)]
 
-    def _failed(self, worker: RayWorker, job: int | None, error: BaseException) -> Answers[RayWorker]:
+    def _failed(
+        self, worker: RayWorker, job: int | None, error: BaseException
+    ) -> list[tuple[RayWorker, Result | None]]:
         exceptions = self._ray.exceptions
         if isinstance(error, exceptions.TaskCancelledError) and job is not None and job not in worker.asked:
             return []  # of an epoch that has ended
