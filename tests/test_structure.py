@@ -68,6 +68,7 @@ def test_nothing_imports_upwards() -> None:
     assert [line for line in upwards if not line.endswith("imports __init__.py")] == []
 
 
+@pytest.mark.slow
 def test_no_files_import_each_other() -> None:
     graph = {path: imported(path) for path in FILES if path.name != "__init__.py"}
     while leaves := {path for path in graph if not graph[path] & set(graph)}:
@@ -98,6 +99,7 @@ READS_OTHERS = {"_torch.py", "cli/profile/inside/stock.py"}
 PUBLIC_PRIVATE = {"_current_frames", "_getframe", "_exit", "_replace", "_fields", "_asdict", "_make"}
 
 
+@pytest.mark.slow
 def test_private_names_are_not_read_across_files() -> None:
     read = []
     for path in FILES:

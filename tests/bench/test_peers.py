@@ -104,6 +104,7 @@ def test_the_same_samples_come_from_foreload_and_from_stock(tiny: Any, name: str
     assert np.array_equal(*whole)
 
 
+@pytest.mark.slow
 def test_crops_of_other_images_than_the_labels_name_are_wrong(tiny: Any) -> None:
     short = tiny("train, uint8")
     batches = [(images.clone(), labels.clone()) for images, labels in loader("foreload", short)]

@@ -56,6 +56,7 @@ def resident_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("workers", [0, 2])
@@ -167,6 +168,7 @@ def repeating(dataset: Any) -> RandomSampler:
     return RandomSampler(dataset, replacement=True, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hashed")
 def test_tables_that_do_not_fit_are_left_out_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -200,6 +202,7 @@ def cached(rank: int, ranks: int, **options: Any) -> tuple[list[Any], list[int],
     return batches, np.diff(hits).tolist(), loader
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options", [{"policy": "lru"}, {"policy": "opt"}, {"policy": "fixed"}, {"route": True}], ids=str
@@ -225,6 +228,7 @@ def test_ranks_get_the_same_batches_and_hits_without_tables(options: Any, monkey
     assert options.get("policy") == "fixed" or by_rule <= 1.2 * planned
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hashed")
 def test_samples_of_other_sizes_than_the_first_leave_no_room_unused() -> None:
     loader: Any = fl.DataLoader(

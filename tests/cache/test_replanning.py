@@ -51,6 +51,7 @@ def test_any_sampler_over_any_number_of_epochs_is_loaded_as_rarely_as_can_be(kin
     assert is_best(dataset, accesses)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "arguments"),

@@ -100,6 +100,7 @@ def test_a_budget_in_words_is_enough_and_not_much_more(budget: int) -> None:
     assert budget <= parse_bytes(curves.amount(budget, data)) <= max(budget + 1, 1.01 * budget)
 
 
+@pytest.mark.slow
 def test_lines_of_a_plan_differ_without_colours_and_where_they_lie_on_each_other(tmp_path: Path) -> None:
     styles = [curves.style(number, 21, "x") for number in range(len(POLICIES))]
     for what in ("linestyle", "marker", "linewidth", "markevery", "color"):

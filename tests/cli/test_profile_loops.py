@@ -123,6 +123,7 @@ QUIET = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=[] if how == "counting" else pytest.mark.slow) for how in QUIET]
 )

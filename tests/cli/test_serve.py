@@ -290,6 +290,7 @@ def test_copies_in_other_processes_are_published_there(folder: Path) -> None:
     assert [one["name"] for one in ask(path)["loaders"]] == ["mine", "mine"]
 
 
+@pytest.mark.slow
 def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match=r"a loader with stats\(\)"):
         fl.export.publish([1, 2])

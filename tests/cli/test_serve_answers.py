@@ -186,6 +186,7 @@ WRITTEN: dict[str, bytes] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_any_file_leaves_the_other_loaders_shown(page: Page, document: dict[str, Any], kind: str) -> None:

@@ -105,6 +105,7 @@ def test_a_file_that_is_cut_between_scans_is_an_error(kind: str, tmp_path: Path)
             crop(data[:cut], tmp_path / "one.jpg", CROPS[0], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("keep", ["auto", "encoded"])
 @pytest.mark.parametrize("workers", [0, 2])

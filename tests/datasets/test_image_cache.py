@@ -112,6 +112,7 @@ def test_files_are_read_once(tmp_path: Path, mode: LoadingMode) -> None:
             assert sum(len(images) for images, _ in loader) == len(paths)
 
 
+@pytest.mark.slow
 def test_an_exchanged_transform_shows_the_same_as_without_a_cache(tmp_path: Path) -> None:
     paths = write(tmp_path / "images", 6)
     plain = fl.ImageDataset(paths, cache_size=0)
@@ -256,6 +257,7 @@ def test_nothing_is_kept_where_nothing_is_to_be() -> None:
     assert ImageCache.of(10, LoadingMode.EAGER, 0) is not None
 
 
+@pytest.mark.slow
 def test_shards_are_kept_too(tmp_path: Path) -> None:
     write(tmp_path / "images" / "a" if (tmp_path / "images").mkdir() is None else tmp_path)
     fl.pack(tmp_path / "images", tmp_path / "packed")

@@ -198,6 +198,7 @@ def test_the_mask_lets_nothing_see_another_document(docs: list[list[int]], lengt
                 assert mask[row, i, j] == (document[i] == document[j] and (j <= i or not causal))
 
 
+@pytest.mark.slow
 def test_attention_in_a_row_is_that_of_each_document_alone() -> None:
     packed = fl.packing.pack_sequences(tokens_of([3, 2, 4, 6]), 8)
     embedding = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))

@@ -104,6 +104,7 @@ def test_the_simulated_device_would_notice(use: Use, kind: type[FakeDevice], pag
     assert wrong > 0
 
 
+@pytest.mark.slow
 def test_sources_that_are_on_the_device_are_awaited(use: Use) -> None:
     for seed in [None, *range(20)]:
         device = use(FakeDevice(seed))

@@ -134,6 +134,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("switches", [False, True])
@@ -151,6 +152,7 @@ def test_numbers_are_right_whatever_cuda_does_first(make: Any, pinned: bool, swi
         assert [stream.priority for stream in cuda.made] == [-1]
 
 
+@pytest.mark.slow
 def test_batches_that_are_on_the_device_already_are_awaited(make: Any) -> None:
     for seed in [None, *range(15)]:
         cuda = make(seed, pinned=True)

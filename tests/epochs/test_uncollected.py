@@ -94,6 +94,7 @@ def of_foreload() -> Counter[str]:
     return Counter(kind.__name__ for kind in kinds if str(kind.__module__).startswith("foreload."))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("run", [leave, leave_before_the_end, finish])
 @pytest.mark.parametrize("name", LOADERS)
 def test_nothing_of_an_epoch_waits_for_the_garbage_collector(name: str, run: Callable[[Any], None]) -> None:

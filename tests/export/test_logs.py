@@ -146,6 +146,7 @@ class Writer:
         self.points[tag, step] = value
 
 
+@pytest.mark.slow
 def test_points_are_of_the_time_since_the_last_one() -> None:
     writer = Writer()
     loader = make(4000, cache="16MiB")

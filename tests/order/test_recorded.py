@@ -28,6 +28,7 @@ def test_orders_are_those_that_were_recorded() -> None:
     assert dict(orders()) == recorded["orders"]
 
 
+@pytest.mark.slow
 def test_plans_are_those_that_were_recorded() -> None:
     assert dict(plans()) == recorded["plans"]
 

@@ -28,6 +28,7 @@ from tests.fake_device import FakeDevice
 from tests.record.checked import KINDS, Slow, check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_read_are_those_of_the_files(kind: str, tmp_path: Path) -> None:
     from PIL import Image

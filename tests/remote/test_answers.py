@@ -13,6 +13,8 @@ import pytest
 import foreload as fl
 from tests.remote.web_server import SHARDS, Handler, Server, samples_of, with_slow
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore")
 
 Reader = Callable[[str], Any]

@@ -17,6 +17,8 @@ from tests.remote.test_answers import READERS, both
 from tests.remote.test_patience import BOUND
 from tests.remote.web_server import Fault, Handler, noise, with_slow, write_shard
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore")
 
 

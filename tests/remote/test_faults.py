@@ -15,6 +15,8 @@ import foreload as fl
 from foreload.errors import DecodeError
 from tests.remote.web_server import EACH, SHARDS, Fault, Handler, expected, right, samples
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore")
 
 

@@ -25,6 +25,8 @@ from tests import leftovers
 from tests.programs import Program
 from tests.remote.web_server import COUNT, EACH, SHARDS, expected, right, samples, samples_of
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore")
 
 

@@ -16,6 +16,7 @@ from tests.remote.web_server import COUNT, EACH, SHARDS, noise, right, samples_o
 pytest.importorskip("obstore")
 
 
+@pytest.mark.slow
 def test_indexes_beside_the_shards_and_in_a_folder(folder: Path, serve: Any, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     shutil.copytree(folder, bare, ignore=shutil.ignore_patterns("*.idx"))
@@ -95,6 +96,7 @@ def test_an_index_that_is_too_long_for_its_shard_is_not_read(serve: Any, tmp_pat
     assert ("GET", "a.tar.idx") not in server.asked
 
 
+@pytest.mark.slow
 def test_names_of_all_sorts_are_recognised(serve: Any, tmp_path: Path) -> None:
     names = [
         "a.b",

@@ -18,6 +18,8 @@ from foreload.remote.patience import PATIENCE, Patience
 from tests.remote.test_answers import READERS, both
 from tests.remote.web_server import Handler, with_slow
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore")
 
 # Well above the second and a half of the short patience, and well below the minute of the real one.

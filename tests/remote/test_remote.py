@@ -66,6 +66,7 @@ def test_urls_give_what_files_give(way: str, folder: Path, pictures: Path, serve
     assert not [name for command, name in server.asked if command == "GET" and name.endswith("x.tar")]
 
 
+@pytest.mark.slow
 def test_images_by_python_transforms_and_one_by_one(pictures: Path, serve: Any) -> None:
     count = len(list(pictures.glob("*.tar")))
     names = [f"shard-{number:06}.tar" for number in range(count)]
@@ -83,6 +84,7 @@ def test_images_by_python_transforms_and_one_by_one(pictures: Path, serve: Any) 
         images[len(images)]
 
 
+@pytest.mark.slow
 def test_what_is_left_to_a_device(pictures: Path, serve: Any) -> None:
     server = serve(pictures)
     urls = [server.url(path.name) for path in sorted(pictures.glob("*.tar"))]
@@ -96,6 +98,7 @@ def test_what_is_left_to_a_device(pictures: Path, serve: Any) -> None:
             assert all(map(torch.equal, rest, also))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", list(fl.LoadingMode))
 def test_modes_keep_images_of_a_server(mode: fl.LoadingMode, pictures: Path, serve: Any) -> None:
@@ -121,6 +124,7 @@ def test_modes_keep_images_of_a_server(mode: fl.LoadingMode, pictures: Path, ser
             fl.ImageDataset(urls, loading_mode=mode)
 
 
+@pytest.mark.slow
 def test_files_of_a_server_that_were_used_last_are_kept(pictures: Path, serve: Any) -> None:
     server = serve(pictures)
     urls = [server.url(path.name) for path in sorted(pictures.glob("*.tar"))]
@@ -206,6 +210,7 @@ def test_a_cache_is_filled_by_batches(folder: Path, serve: Any, tmp_path: Path) 
         dataset._remote.read = read
 
 
+@pytest.mark.slow
 def test_another_shard_in_the_place_of_one_is_another_spill(folder: Path, serve: Any, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
@@ -289,6 +294,7 @@ def test_urls_of_files_are_paths(folder: Path, photos: Path, tmp_path: Path) -> 
     assert fl.ImageDataset(photos.as_uri()).samples == fl.ImageDataset(photos).samples
 
 
+@pytest.mark.slow
 def test_direct_io_of_urls_is_warned_of(folder: Path, serve: Any) -> None:
     url = serve(folder).url(SHARDS)
     told = "direct_io=True: has no effect on URLs, whose bytes come from a server"

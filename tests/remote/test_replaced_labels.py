@@ -22,6 +22,8 @@ from foreload.remote.fetch import Fetch
 from tests.remote.replaced_shards import CHANGES, SIZES, contents
 from tests.remote.web_server import noise, samples, samples_of, with_slow, write_shard
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore")
 
 

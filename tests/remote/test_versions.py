@@ -18,6 +18,8 @@ from foreload.remote.fetch import Fetch, Range, Version
 from tests.remote.replaced_shards import CHANGES, SIZES, contents
 from tests.remote.web_server import Handler, Validators, noise, samples_of, with_slow, write_shard
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("obstore")
 
 

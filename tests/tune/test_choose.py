@@ -125,6 +125,7 @@ def test_processes_are_not_spawned_for_a_short_epoch(monkeypatch: pytest.MonkeyP
         assert "foreload.check_threads(dataset)" in found["why"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", [SharedWaits, Waits])
 def test_waiting_workers_are_many_and_few_samples_are_not_measured(
     dataset: Any, monkeypatch: pytest.MonkeyPatch

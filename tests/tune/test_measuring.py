@@ -27,6 +27,7 @@ from tests.tune.rows import Breaks, Rows, SharedWaits, chosen
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 
+@pytest.mark.slow
 def test_candidates_that_find_no_room_together_are_measured_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

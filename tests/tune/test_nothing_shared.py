@@ -112,6 +112,7 @@ SOURCES: dict[str, Callable[[Path], Callable[[], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("source", SOURCES)
 def test_measuring_takes_nothing(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +171,7 @@ MEMORY: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("memory", MEMORY)
 def test_measuring_writes_to_no_shared_memory(memory: str, tmp_path: Path) -> None:

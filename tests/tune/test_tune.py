@@ -57,6 +57,7 @@ def tuned(**options: Any) -> fl.DataLoader[Any]:
 WAITING = [(3000, 0.004), (3000, 0.004), (1000, 0.02), (1000, 0.1), (1000, 0.3)]
 
 
+@pytest.mark.slow
 def test_threads_grow_where_samples_wait_and_batches_stay_the_same() -> None:
     for size, seconds in WAITING:
         wanted = list(fl.DataLoader(Sleeping(size, 0.0), batch_size=4, shuffle=True, seed=3, num_workers=0))
@@ -130,6 +131,7 @@ def test_what_the_user_chose_is_left_alone(options: dict[str, Any]) -> None:
     assert loader.stats()["workers"]["tuning"] == []
 
 
+@pytest.mark.slow
 def test_an_explicit_prefetch_factor_holds_for_whatever_number_of_threads() -> None:
     for size, seconds in WAITING:
         loader = tuned(dataset=Sleeping(size, seconds), prefetch_factor=3)
@@ -140,6 +142,7 @@ def test_an_explicit_prefetch_factor_holds_for_whatever_number_of_threads() -> N
     assert {trial.tried.depth / trial.tried.threads for trial in loader.crew.tuner.trials.done} == {3.0}
 
 
+@pytest.mark.slow
 def test_the_memory_budget_holds_whatever_is_tuned() -> None:
     side = 1 << 16  # 256 KiB a row, 1 MiB a batch
     for size, seconds in WAITING:

@@ -119,6 +119,7 @@ class Unreadable(Deadly):
         raise ValueError("not in this process")
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_started_is_not_started_again(capfd: pytest.CaptureFixture[str]) -> None:
     loader = fl.DataLoader(Unreadable(50, 9), batch_size=4, num_workers=1, multiprocessing_context="forkserver")
     with pytest.raises(RuntimeError, match=r"exit code 1 before its first job; an error .* `if __name__"):
@@ -145,6 +146,7 @@ def test_without_restarts_the_error_is_torchs(end: Any, words: str) -> None:
         list(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:DataLoader worker")
 @pytest.mark.parametrize(
     ("persistent", "in_order"),

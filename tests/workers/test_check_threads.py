@@ -194,6 +194,7 @@ def test_a_random_dataset_is_not_wrong_for_that(name: str) -> None:
     assert states == (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist())
 
 
+@pytest.mark.slow
 def test_random_numbers_that_threads_draw_from_the_loops_generator_are_found() -> None:
     found = check(Computed(lambda _: torch.nn.functional.dropout(torch.ones(50))))
     assert mentions(found.findings, "torch's global generator", "training loop's own")

@@ -92,6 +92,7 @@ def test_no_number_tells_that_they_were_compared(monkeypatch: pytest.MonkeyPatch
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_processes_go_on_in_the_next_epoch_if_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = loader_of(Slow(here=0.08), monkeypatch, alone=1e6, sending=0.05)
     with loader:

@@ -231,6 +231,7 @@ class Curriculum(Sampler[int]):
             yield (number * self.dataset.scale) % SIZE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
 def test_samplers_and_samples_may_follow_one_attribute(count: int, choose: Callable[[int], None]) -> None:
     choose(count)

@@ -202,6 +202,7 @@ def test_samplers_follow_the_loop(order: str, count: int, choose: Callable[[int]
     assert seen(fl.DataLoader(Squares(), **make()), act, draws=draws) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", ["torch_draw 7", "level", "batches", "stateful"])
 @pytest.mark.parametrize("count", COUNTS)

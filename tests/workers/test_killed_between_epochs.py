@@ -116,6 +116,7 @@ def _after_left_epochs(dataset: Any, *, resumed: bool, kills: bool) -> list[Any]
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumed", [False, True])
 @pytest.mark.parametrize("dataset", [Counting, Passes])
 def test_so_it_does_through_epochs_that_were_left_at_once(dataset: Any, resumed: bool) -> None:

@@ -139,6 +139,7 @@ def test_what_a_rare_sample_changes_stays(
     assert found[1] == found[0]
 
 
+@pytest.mark.slow
 def test_what_is_made_when_it_is_first_needed_is_no_change(choose: Callable[[int], None]) -> None:
     choose(2)
 

@@ -73,6 +73,7 @@ def test_answers_wait_for_earlier_ones(actor: _Actor, worker: RayWorker) -> None
     assert _jobs(worker) == [2]
 
 
+@pytest.mark.slow
 def test_jobs_that_are_left_are_not_waited_for(
     actor: _Actor, worker: RayWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ class DispatchOneMore(TorchDispatchMode):
         return result + 1 if "stack" in str(func) else result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [StackOneMore, DispatchOneMore])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 0}], ids=str)
 def test_modes_of_torch_see_what_the_loops_thread_does(mode: Any, options: dict[str, Any]) -> None:

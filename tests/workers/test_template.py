@@ -67,6 +67,7 @@ def epoch(method: str, **options: Any) -> list[Any]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_epoch_has_new_workers_of_one_template(method: str) -> None:

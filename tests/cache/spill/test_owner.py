@@ -192,6 +192,7 @@ def test_a_folder_that_is_exchanged_for_a_link_gets_nothing(tmp_path: Path, fold
     assert list((tmp_path / "moved").glob("*.spill"))
 
 
+@pytest.mark.slow
 def test_a_program_that_leaves_its_loader_open_ends_quietly(folder: Path) -> None:
     program = f"""
         import torch

@@ -132,6 +132,7 @@ def test_after_a_fork_a_child_opens_its_own_file(tmp_path: Path, layout: dict[st
     assert _files_open(path) == 0
 
 
+@pytest.mark.slow
 def test_threads_read_while_others_fork(tmp_path: Path) -> None:
     path = tmp_path / "rows.h5"
     data = write(path, chunks=(4, 6, 5), compression="lzf")
