@@ -267,8 +267,11 @@ class ProcessEpoch(PooledEpoch[W]):
         with self._pool.dealing:  # so that no other epoch begins meanwhile
             while found and self._is_current:
                 self._pool.is_late = False
-                self._take_in(*found[0])
-                found.popleft()  # if it was interrupted before, it is taken in again
+                message = found[0]
+                self._take_in(*message)
+                # Only now, so that after an interrupt it is taken in again. A signal's handler may have done this.
+                if found and found[0] is message:
+                    found.popleft()
         return True
 
     def _take_in(self, worker: W, result: Result | None) -> None:

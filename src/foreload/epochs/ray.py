@@ -148,8 +148,11 @@ class RayEpoch(PooledEpoch[RayWorker]):
         self._pool.is_late = False
         with pool.dealing:
             while pool.found and self._is_current:
-                self._take_in(*pool.found[0])
-                pool.found.popleft()  # if it was interrupted before, it is taken in again
+                message = pool.found[0]
+                self._take_in(*message)
+                # Only now, so that after an interrupt it is taken in again. A signal's handler may have done this.
+                if pool.found and pool.found[0] is message:
+                    pool.found.popleft()
         self._fill()
 
     def _take_in(self, worker: RayWorker, result: Result | None) -> None:
