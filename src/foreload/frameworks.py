@@ -12,6 +12,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
@@ -268,7 +269,8 @@ class AdaptableLoader(StatefulSource[T_co]):
         """Return the number of workers before anything has been measured."""
         if is_left_to_torch(dataset, None):
             return 0
-        if self.workers == "ray" or (isinstance(dataset, IterableDataset) and self.workers != "processes"):
+        workers = self._foreload.workers
+        if workers == "ray" or (isinstance(dataset, IterableDataset) and workers != "processes"):
             return 1  # one stream, read ahead; or until the Ray cluster is asked
         return granted_cores()
 
@@ -291,12 +293,11 @@ class AdaptableLoader(StatefulSource[T_co]):
         vars(new).pop("_DataLoader__initialized")
         count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
         construct = self._constructor()
-        # What torch's class has not, and what Ray leaves out of what it has.
-        ours, theirs = (inspect.signature(each).parameters for each in (construct, TorchDataLoader.__init__))
-        own = {name: getattr(self, name) for name in {*ours} - {*theirs} | {"persistent_workers", "in_order"}}
+        own = {**vars(self._foreload), "skip": self.skip}
+        own |= {"persistent_workers": self.persistent_workers, "in_order": self.in_order}  # which Ray leaves out
         arguments |= {"num_workers": count, "prefetch_factor": ahead}
         construct(new, **{**own, **arguments, "group": None})  # which it would refuse beside a sampler
-        new.group = self.group
+        new._foreload = replace(new._foreload, group=self._foreload.group)
         new.go_on_from(self)
         batches: Any = new.batch_sampler
         for sampler in new.keyed_samplers():

@@ -21,6 +21,7 @@ from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
 from foreload.order.skip import Skip, check_skip
+from foreload.own_options import OwnOptions, check_sample_transform
 from foreload.protocol import LoaderDefaults
 from foreload.record.units import quantity
 from foreload.threads import are_over
@@ -139,34 +140,34 @@ class DataLoader(AdaptableLoader[T_co]):
     ) -> None:
         origin = origin_of(num_workers, dataset, collate_fn)
         num_workers, prefetch_factor = given_workers(num_workers, prefetch_factor)
-        self.workers = check_workers(workers, num_workers, multiprocessing_context)
-        self.seed = None if seed is None else check_seed(seed)
-        self.distributed = check_bool("distributed", distributed)
         self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)
-        # (If a framework has put in a sampler of its own, the group was checked before.)
-        self.group = _rank_in(group, seed, distributed, in_order, draws=self._draws_itself or origin is not None)
+        draws = self._draws_itself or origin is not None  # a framework's sampler is one that was put in since
+        device = None if device is None else check_device(device)
+        self._foreload = OwnOptions(
+            check_workers(workers, num_workers, multiprocessing_context),
+            None if seed is None else check_seed(seed),
+            check_bool("distributed", distributed),
+            _rank_in(group, seed, distributed, in_order, draws=draws),
+            None if cache is None else Cache.of(cache),
+            check_sample_transform(dataset, transform, cache),
+            device,
+            check_int("device_depth", device_depth, least=1),
+            check_transform(device_transform, device),
+            memory,
+            check_on_error(on_error),
+            check_int("max_errors", max_errors, least=0),
+            check_int("max_restarts", max_restarts, least=0),
+            check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=0),
+        )
         if self._draws_itself:
-            sampler, shuffle = seeded_order(dataset, shuffle, self.seed)
-        _check_transform(dataset, transform, cache)
-        if collate_fn is None and not (batch_size is None and batch_sampler is None):
-            root = root_of(dataset)
-            collate_fn = root.default_collate if isinstance(root, LoaderDefaults) else None
-        self.cache = None if cache is None else Cache.of(cache)
-        self.transform = transform
-        self.device = None if device is None else check_device(device)
-        self.device_depth = check_int("device_depth", device_depth, least=1)
-        self.device_transform = check_transform(device_transform, self.device)
-        self.memory = memory
-        self.on_error = check_on_error(on_error)
-        self.max_errors = check_int("max_errors", max_errors, least=0)
-        self.max_restarts = check_int("max_restarts", max_restarts, least=0)
-        self.snapshot_every_n_steps = check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
-        self.errors, self.restarts = [], []
+            sampler, shuffle = seeded_order(dataset, shuffle, self._foreload.seed)
+        is_plain = collate_fn is None and not (batch_size is None and batch_sampler is None)
+        if is_plain and isinstance(root := root_of(dataset), LoaderDefaults):
+            collate_fn = root.default_collate
+        self.errors, self.restarts, self._begun = [], [], None
         self._memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._auto_workers = num_workers == "auto"
-        self._prefetch_given = prefetch_factor is not None
-        self._deepens = prefetch_factor is None
-        self._begun: Any = None  # an epoch that was begun for its state, before the loop asked for it
+        self._prefetch_given, self._deepens = prefetch_factor is not None, prefetch_factor is None
         self.__dict__["skip"] = check_skip(skip, dataset)
         self._reset()
         super().__init__(
@@ -198,9 +199,10 @@ class DataLoader(AdaptableLoader[T_co]):
     def _check_left_to_torch(self) -> None:
         if self._is_left_to_torch:
             names = ("seed", "cache", "transform", "device", "memory")
-            given = [name for name in names if getattr(self, name) is not None]
-            given += ["workers"] if self.workers != "auto" else []
-            given += ["on_error"] if self.on_error != "raise" else []
+            options = self._foreload
+            given = [name for name in names if getattr(options, name) is not None]
+            given += ["workers"] if options.workers != "auto" else []
+            given += ["on_error"] if options.on_error != "raise" else []
             check_left_to_torch(given + (["skip"] if self.skip else []))
 
     def _constructor(self) -> Callable[..., None]:
@@ -208,31 +210,34 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than cores, as torch does; threads may wait without a core."""
-        is_given = self.workers == "auto" and not self._auto_workers
-        if self.workers == "processes" or (is_given and self._crew.kind("auto", self._count) == "processes"):
+        workers = self._foreload.workers
+        is_given = workers == "auto" and not self._auto_workers
+        if workers == "processes" or (is_given and self._crew.kind("auto", self._count) == "processes"):
             super().check_worker_number_rationality()
 
     def __repr__(self) -> str:
         """Describe the dataset, the batches and the workers."""
         dataset: Any = self.dataset
+        options = self._foreload
         length = None if isinstance(dataset, IterableDataset) else known_length(dataset)
         size = "" if length is None else f" of {quantity(length, 'sample', 'samples')}"
         about = [f"{type(dataset).__name__}{size}"]
-        about += [*self._describe_order(), *([f"seed={self.seed}"] if self.seed is not None else [])]
-        about += [] if self.distributed else ["distributed=False"]
-        about += [] if self.group is None else [f"group={self.group}"]
+        about += [*self._describe_order(), *([f"seed={options.seed}"] if options.seed is not None else [])]
+        about += [] if options.distributed else ["distributed=False"]
+        about += [] if options.group is None else [f"group={options.group}"]
         about.append(f"num_workers={self._describe_workers()}")
         names = ("cache", "memory", "device")
-        about += [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
+        about += [f"{name}={value}" for name in names if (value := getattr(options, name)) is not None]
         return f"{type(self).__name__}({', '.join(about)})"
 
     def _describe_workers(self) -> str:
-        is_open = self.workers == "auto" and self._crew.choice is None
+        workers = self._foreload.workers
+        is_open = workers == "auto" and self._crew.choice is None
         if is_open and self._auto_workers:
             return "'auto'"
         if self.num_workers == 0:
             return "0"
-        return f"{self.num_workers} ({'auto' if is_open else self._crew.kind(self.workers, self.num_workers)})"
+        return f"{self.num_workers} ({'auto' if is_open else self._crew.kind(workers, self.num_workers)})"
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, here and in samplers and iterable datasets that have ``set_epoch``."""
@@ -287,19 +292,20 @@ class DataLoader(AdaptableLoader[T_co]):
             self._moving = self._place = None
         self._warn_of_ranks()
         # Before workers page-lock memory: CUDA does that on the device in use, which else would become the first.
-        stream = None if self.device is None else side_stream(self.device)
+        options = self._foreload
+        stream = None if options.device is None else side_stream(options.device)
         epoch = self._begun_or_next()
         self.check_worker_number_rationality()  # of those that have been chosen
         # (When the interpreter exits, none persist, and what would free them later is gone by then.)
         self.__dict__["_iterator"] = epoch if self.persistent_workers and not are_over() else None
-        transform = self.device_transform
-        if self.device is not None and finishes_on_device(self.dataset):
-            transform = finisher(self.on_error, epoch.errors, transform)
+        transform = options.device_transform
+        if options.device is not None and finishes_on_device(self.dataset):
+            transform = finisher(options.on_error, epoch.errors, transform)
         if stream is None and transform is None:
             return epoch
         from foreload.device.ahead import MovedAhead, move_ahead
 
-        moving = move_ahead(epoch, stream, self._state, depth=self.device_depth, transform=transform)
+        moving = move_ahead(epoch, stream, self._state, depth=options.device_depth, transform=transform)
         if isinstance(moving, MovedAhead):
             self._moving, self._place = weakref.ref(moving), moving.place
         return moving
@@ -338,10 +344,3 @@ def _rank_in(
             "group= needs in_order=True: ranks that are to get the same batches would get them in different orders"
         )
     return rank_in(group)
-
-
-def _check_transform(dataset: Any, transform: Any, cache: Any) -> None:
-    if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
-        raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
-    if transform is not None and not callable(transform):
-        raise TypeError(f"transform must be callable, got {transform!r}")

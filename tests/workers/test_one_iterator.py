@@ -182,3 +182,18 @@ def test_threads_that_begin_it_at_once_leave_the_last_one(monkeypatch: pytest.Mo
     is_overtaken.set()
     other.join()
     assert len([next(first), next(latest), *first]) == 6
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_an_epoch_goes_on_with_its_workers_when_the_loop_sets_another_number(count: int) -> None:
+    def loaded(make: Any) -> list[Any]:
+        torch.manual_seed(5)
+        loader = make(Drawing(), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True)
+        batches = []
+        for batch in loader:
+            batches.append([values.tolist() for values in batch])
+            loader.num_workers = count
+        return batches
+
+    assert loaded(fl.DataLoader) == loaded(TorchDataLoader)
+    assert not multiprocessing.active_children()

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, Sampler, SequentialSampler
 
-from foreload._torch import TorchDataLoader, index_sampler, item_sampler
+from foreload._torch import index_sampler, item_sampler
 from foreload.checks import is_instance
 from foreload.errors import warn_user
 from foreload.order.ahead import Lookahead
@@ -17,6 +17,7 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import first_value, present_rank
 from foreload.order.samplers import KeyedSampler, nested_samplers, num_ranks, rank_share
 from foreload.order.skip import Skip
+from foreload.own_options import WithOwnOptions
 from foreload.protocol import LoaderDefaults
 
 __all__ = ["LoaderOrder", "OrderSpec", "Unlisted", "seeded_order"]
@@ -110,18 +111,9 @@ class Unlisted(Generic[T]):
         vars(instance)[self._name] = value
 
 
-class LoaderOrder(TorchDataLoader[T_co]):
-    """A torch DataLoader whose samplers take account of ranks and epochs.
+class LoaderOrder(WithOwnOptions[T_co]):
+    """A torch DataLoader whose samplers take account of ranks and epochs."""
 
-    Attributes:
-        seed: makes the order a function of (seed, epoch).
-        distributed: whether ranks share what a loader's own sampler yields.
-        group: this process's rank among those that share it, and their number; None: all ranks do.
-    """
-
-    seed: int | None
-    distributed: bool
-    group: tuple[int, int] | None = None
     _draws_itself: bool  # whether the sampler is the loader's own
     _warned_of_ranks = False
     _epoch = 0  # the number of the next epoch
@@ -132,9 +124,9 @@ class LoaderOrder(TorchDataLoader[T_co]):
     def _index_sampler(self) -> Any:
         # Where torch looks for what batches are drawn from.
         own = super()._index_sampler
-        if self.seed is None or not (self._draws_itself and self.distributed):
+        if self._foreload.seed is None or not (self._draws_itself and self._foreload.distributed):
             return own
-        rank, ranks = present_rank() if self.group is None else self.group
+        rank, ranks = present_rank() if self._foreload.group is None else self._foreload.group
         if ranks == 1:
             return own
         share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last, epoch=self._epoch)
@@ -157,7 +149,7 @@ class LoaderOrder(TorchDataLoader[T_co]):
 
     def _warn_of_ranks(self) -> None:
         """Warn, once, if every rank loads all samples in a random order, and nobody has asked for that."""
-        is_asked_for = self.group is not None or not (self._draws_itself and self.distributed)
+        is_asked_for = self._foreload.group is not None or not (self._draws_itself and self._foreload.distributed)
         if self._warned_of_ranks or is_asked_for or present_rank()[1] == 1:
             return
         if item_sampler(index_sampler(self)) is self.sampler and type(self.sampler) is not SequentialSampler:
@@ -193,7 +185,7 @@ class LoaderOrder(TorchDataLoader[T_co]):
     def _set_keyed_epoch(self) -> None:
         """Agree with foreload's samplers, also within a framework's, and other ranks on the epoch that begins."""
         self._check_resumed()
-        if self.seed is None:
+        if self._foreload.seed is None:
             return
         keyed = self.keyed_samplers()
         chosen = next((sampler.epoch for sampler in keyed if sampler.chosen), None)

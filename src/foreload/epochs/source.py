@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
 from foreload._torch import auto_collates, expected_length, index_sampler
 from foreload.batch.collate import warn_of_pinning
-from foreload.batch.failure import EpochErrors, OnError, SampleError
+from foreload.batch.failure import EpochErrors, SampleError
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.view import CachedView
@@ -22,7 +22,7 @@ from foreload.epochs.cursor import Cursor
 from foreload.epochs.loader_order import LoaderOrder, OrderSpec, Unlisted
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
-from foreload.options import Cache, WorkerKind
+from foreload.options import WorkerKind
 from foreload.order.ahead import Lookahead
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
@@ -32,7 +32,7 @@ from foreload.record.restart import Restart
 from foreload.record.spans import Spans
 from foreload.workers.crew import Crew
 from foreload.workers.opened import Opened
-from foreload.workers.spec import CrewSpec, Workers, is_left_to_torch
+from foreload.workers.spec import CrewSpec, is_left_to_torch
 
 if TYPE_CHECKING:
     from foreload.cache.loader_cache import CacheSpec, LoaderCache
@@ -53,14 +53,7 @@ class EpochSource(LoaderOrder[T_co]):
         recorder: records all epochs.
     """
 
-    workers: Workers
-    cache: Cache | None
-    transform: Callable[[Any], Any] | None
-    device: torch.device | None
-    on_error: OnError
     errors: Unlisted[list[SampleError]] = Unlisted()
-    max_errors: int
-    max_restarts: int
     restarts: Unlisted[list[Restart]] = Unlisted()
     recorder: Unlisted[Recorder] = Unlisted()
     _memory: MemoryBudget
@@ -68,7 +61,6 @@ class EpochSource(LoaderOrder[T_co]):
     _prefetch_given: bool
     _deepens: bool  # whether tuning may make more batches ahead
     _spare_buffers = 8  # free buffers that are kept
-    snapshot_every_n_steps: int
 
     def _reset(self) -> None:
         """Set the state of a new loader: nothing is open, nothing recorded."""
@@ -111,7 +103,7 @@ class EpochSource(LoaderOrder[T_co]):
     @property
     def by_processes(self) -> bool:
         """Whether other processes load the samples, each with a copy of the dataset."""
-        return self._crew.kind(self.workers, self._count) in ("processes", "ray")
+        return self._crew.kind(self._foreload.workers, self._count) in ("processes", "ray")
 
     @property
     def _is_left_to_torch(self) -> bool:
@@ -139,6 +131,7 @@ class EpochSource(LoaderOrder[T_co]):
             return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
+        options = self._foreload
         self._set_keyed_epoch()
         self._crew.begin()
         if self._memory.limit is None:
@@ -165,13 +158,13 @@ class EpochSource(LoaderOrder[T_co]):
             crew.view,
             watch,
             self._memory,
-            self.max_errors,
+            options.max_errors,
             self.restarts,
-            self.max_restarts,
+            options.max_restarts,
             self.timeout or None,
             self.in_order,
             self._ahead,
-            self.snapshot_every_n_steps,
+            options.snapshot_every_n_steps,
             expected_length(self) if crew.is_stream else None,
             not self._auto_workers,  # which no result may show
         )
@@ -209,9 +202,10 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _open_cache(self) -> LoaderCache | None:
         self._open.drop_outdated(has_copies=self.by_processes and self._crew.has_pool)
-        if self.cache is not None and self._open.cache is None:
+        options = self._foreload
+        if options.cache is not None and self._open.cache is None:
             spec = self._cache_spec()
-            self._open.keep(self._crew.new_cache(self.workers, spec, self.cache), spec)
+            self._open.keep(self._crew.new_cache(options.workers, spec, options.cache), spec)
         return self._open.cache
 
     def _planner(self, cache: LoaderCache | None, key: tuple[int, int]) -> Callable[[EpochOrder], None]:
@@ -230,6 +224,7 @@ class EpochSource(LoaderOrder[T_co]):
         return plan
 
     def _order_spec(self) -> OrderSpec:
+        options = self._foreload
         sampler, is_batched, by_processes = index_sampler(self), auto_collates(self), self.by_processes
         has_parts = by_processes or is_instance(self.dataset, IterableDataset)
         has_copies = self._count > 0 and (by_processes or (has_parts and not self._auto_workers))
@@ -237,7 +232,7 @@ class EpochSource(LoaderOrder[T_co]):
             self.dataset,
             sampler,
             self.generator,
-            self.seed,
+            options.seed,
             self._count if has_parts else 0,
             self._open.base_seed,
             _batch_size(sampler, is_batched=is_batched),
@@ -246,7 +241,7 @@ class EpochSource(LoaderOrder[T_co]):
             # The calling thread, or the one that reads ahead for it, has the dataset itself.
             keeps=self.persistent_workers or not has_copies,
             # A number of workers says when batches are drawn, as in torch.
-            lookahead=self._lookahead if self._auto_workers and self.workers != "ray" else None,
+            lookahead=self._lookahead if self._auto_workers and options.workers != "ray" else None,
             in_order=self.in_order,
             left=self._cursor is not None and not self._cursor.finished,
             asks_twice=self._count > 0 and not self._auto_workers,
@@ -262,21 +257,21 @@ class EpochSource(LoaderOrder[T_co]):
     @property
     def batch_spec(self) -> BatchSpec:
         """How the batches of this loader are made."""
-        sampler, is_batched = index_sampler(self), auto_collates(self)
+        sampler, is_batched, options = index_sampler(self), auto_collates(self), self._foreload
         return BatchSpec(
             self.collate_fn,
             auto_collation=is_batched,
             batch_size=_batch_size(sampler, is_batched=is_batched),
             drop_last=self.drop_last,
-            transform=self.transform,
-            on_error=self.on_error,
+            transform=options.transform,
+            on_error=options.on_error,
             errors=EpochErrors(self.errors),
             pin_device=self._pin_device,
-            device=self.device,
+            device=options.device,
             cache=self._open.cache,
-            has_cache=self.cache is not None,
+            has_cache=options.cache is not None,
             lookahead=type(sampler) is BatchSampler and type(sampler.sampler) in KNOWN_SAMPLERS,
-            is_keyed=self.seed is not None or self._auto_workers or self.workers == "ray",
+            is_keyed=options.seed is not None or self._auto_workers or options.workers == "ray",
             is_pure=self._is_pure,
         )
 
@@ -285,7 +280,7 @@ class EpochSource(LoaderOrder[T_co]):
             self.dataset,
             view,
             self.batch_spec,
-            self.workers,
+            self._foreload.workers,
             self._count,
             self._auto_workers,
             self.persistent_workers,
@@ -302,14 +297,16 @@ class EpochSource(LoaderOrder[T_co]):
     def _view(self) -> Any:
         """The dataset as workers see it."""
         store = None if self._open.cache is None else self._open.cache.store
-        if store is None and self.transform is None:
+        if store is None and self._foreload.transform is None:
             return self.dataset
-        return CachedView(self.dataset, store, self.transform, "auto" if self.cache is None else self.cache.keep)
+        cache = self._foreload.cache
+        return CachedView(self.dataset, store, self._foreload.transform, "auto" if cache is None else cache.keep)
 
     @property
     def _pin_device(self) -> str | None:
         """The kind of device that batches are page-locked for."""
-        wanted = self.pin_memory or (self.device is not None and self.device.type == "cuda")
+        device = self._foreload.device
+        wanted = self.pin_memory or (device is not None and device.type == "cuda")
         if not wanted or not torch.accelerator.is_available():
             return None
         accelerator = torch.accelerator.current_accelerator()
@@ -325,10 +322,10 @@ class EpochSource(LoaderOrder[T_co]):
             self.recorder,
             None if cache is None else cache.stats(),
             self._memory.stats(),
-            self.device,
+            self._foreload.device,
             len(self.errors),
             self.restarts,
-            self._crew.stats(self.workers, int(self.num_workers), is_auto=self._auto_workers),
+            self._crew.stats(self._foreload.workers, int(self.num_workers), is_auto=self._auto_workers),
             {
                 "batch_size": int(size) if hasattr(size, "__index__") else None,
                 "iterable": isinstance(self.dataset, IterableDataset),

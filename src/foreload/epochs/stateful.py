@@ -153,8 +153,9 @@ class StatefulSource(EpochSource[T_co]):
             latest: the latest epoch.
             is_asked: whether that is asked to begin again, and so goes on as the next one in any case.
         """
-        has_torchs = self._count > 0 and not self._auto_workers and self.workers in ("auto", "processes")
-        is_one = is_asked or (has_torchs and self.device is None and self.device_transform is None)
+        options = self._foreload
+        has_torchs = self._count > 0 and not self._auto_workers and options.workers in ("auto", "processes")
+        is_one = is_asked or (has_torchs and options.device is None and options.device_transform is None)
         with self._turn.lock:  # so that of several threads, the one that comes last has the latest epoch
             if is_asked and self._cursor is not None:
                 self._open.base_seed = self._cursor.base_seed  # torch draws no other one
@@ -170,7 +171,7 @@ class StatefulSource(EpochSource[T_co]):
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         sampler = item_sampler(index_sampler(self))
-        if self.seed is None and isinstance(sampler, (DistributedSampler, KeyedSampler, MixtureSampler)):
+        if self._foreload.seed is None and isinstance(sampler, (DistributedSampler, KeyedSampler, MixtureSampler)):
             self._leave_interrupted(sampler.epoch)  # to which the loop may have set it since
         return super()._begin_epoch(watch)
 
@@ -186,7 +187,7 @@ class StatefulSource(EpochSource[T_co]):
             return
         if isinstance(state["drawn"], dict) and state["drawn"].get("own") is not None:
             return  # a sampler of the user's own, which goes on with that epoch
-        number = state["sampler_epoch"] if self.seed is None else state["epoch"]
+        number = state["sampler_epoch"] if self._foreload.seed is None else state["epoch"]
         if number not in (None, epoch):
             self._resumed = None
             warn_user(
@@ -231,7 +232,7 @@ class StatefulSource(EpochSource[T_co]):
             raise ValueError(f"the samples of {type(self.dataset).__name__} have no indices: it is iterable")
         sampler, router = index_sampler(self), None
         ranks = num_ranks(item_sampler(sampler))
-        if self.cache is not None and self.cache.route and ranks > 1:
+        if self._foreload.cache is not None and self._foreload.cache.route and ranks > 1:
             router = Router(len(self.dataset), ranks)  # type: ignore[arg-type]
         skip = partial(left_out_of, self.skip) if self.skip else None
         return step_indices(sampler, epoch, step, router=router, skip=skip)

@@ -168,7 +168,7 @@ class Crew:
 
     def start_over(self) -> None:
         """Forget what was chosen and tuned, since the user has set another number of workers."""
-        self.close()
+        self.leave_pool()  # an epoch that is under way goes on with them
         self.choice = self.tuner = self._retuner = self._stood_down = None
 
     def begin(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import warnings
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
 import foreload as fl
+from foreload.datasets.parquet.columns import numbers_of
 from tests.datasets.compared import HOW, same, split_epoch
 from tests.datasets.parquet.conftest import ROWS, expected, numbers
 
@@ -60,6 +62,31 @@ def test_threads_that_want_the_same_group_decode_it_once(parquet: Path, decoded:
     with ThreadPoolExecutor(8) as threads:
         assert [row["id"] for row in threads.map(load, range(8))] == [i % 7 for i in range(8)]
     assert decoded == [(0, 0)]
+
+
+def test_threads_that_want_the_same_booleans_copy_them_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Arrow keeps eight in a byte. Rows were taken from one thread's copy after another's had replaced it.
+    values = pa.array([[True, False]] * 6, pa.list_(pa.bool_(), 2))
+    pq.write_table(pa.table({"flags": values}), path := tmp_path / "flags.parquet", row_group_size=3)
+    dataset = fl.ParquetDataset(path)
+    assert len([dataset[0], dataset[5]]) == 2  # both groups are in memory now
+    together = threading.Barrier(2)
+
+    def copy(array: Any) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(timeout=5)
+        copied = numbers_of(array)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(timeout=5)
+        return copied
+
+    monkeypatch.setattr("foreload.datasets.parquet.group.numbers_of", copy)
+    group = dataset._opened().get((0, 0))
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(group.numbers, [0, 0])
+    assert first is second is group.numbers(0)
 
 
 @pytest.mark.sampled(2)

@@ -54,7 +54,9 @@ class RowGroup:
         if column not in self._numbers:
             piece = self._pieces[column]
             rows = None if piece is None else numbers_of(piece)
-            self._numbers[column] = None if rows is None else _Numbers(rows, rows.ctypes.data)
+            # Of threads that get here at a time, all take what the first one has: booleans are copied, and the
+            # copy of another, of which one may have the address already, would be freed.
+            self._numbers.setdefault(column, None if rows is None else _Numbers(rows, rows.ctypes.data))
         return self._numbers[column]
 
 

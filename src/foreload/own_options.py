@@ -1,0 +1,93 @@
+"""Options of a loader beyond torch's, kept apart from the attributes of classes derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import IterableDataset
+
+from foreload._torch import TorchDataLoader
+from foreload.batch.failure import OnError
+from foreload.options import Cache
+from foreload.workers.spec import Workers
+
+__all__ = ["OwnOptions", "WithOwnOptions", "check_sample_transform"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class OwnOptions:
+    """The arguments of :class:`foreload.DataLoader` that torch's has not, checked."""
+
+    workers: Workers
+    seed: int | None
+    distributed: bool
+    group: tuple[int, int] | None
+    cache: Cache | None
+    transform: Callable[[Any], Any] | None
+    device: torch.device | None
+    device_depth: int
+    device_transform: Callable[[Any], Any] | None
+    memory: Any
+    on_error: OnError
+    max_errors: int
+    max_restarts: int
+    snapshot_every_n_steps: int
+
+
+_NAMES = tuple(field.name for field in fields(OwnOptions))
+
+
+class WithOwnOptions(TorchDataLoader[T_co]):
+    """A torch DataLoader with options of foreload's, which are attributes too.
+
+    A class that was derived from torch's loader, and has foreload's in its place, knows nothing of them: what it
+    calls ``transform``, ``device`` or ``seed`` is its own, be it an attribute, a property or a method. So options
+    of derived classes are what their constructors hand on, and nothing of their own is replaced.
+    """
+
+    workers: Workers
+    seed: int | None
+    distributed: bool
+    group: tuple[int, int] | None
+    cache: Cache | None
+    transform: Callable[[Any], Any] | None
+    device: torch.device | None
+    device_depth: int
+    device_transform: Callable[[Any], Any] | None
+    memory: Any
+    on_error: OnError
+    max_errors: int
+    max_restarts: int
+    snapshot_every_n_steps: int
+
+    @property
+    def _foreload(self) -> OwnOptions:
+        # One name that no other library has, also for where the options are kept.
+        given: OwnOptions = vars(self)["_foreload"]
+        return given if self._is_derived else replace(given, **{name: vars(self)[name] for name in _NAMES})
+
+    @_foreload.setter
+    def _foreload(self, given: OwnOptions) -> None:
+        own = vars(self)
+        own["_foreload"] = given
+        for name in _NAMES:
+            if not self._is_derived or not (name in own or hasattr(type(self), name)):
+                own[name] = getattr(given, name)
+
+    @property
+    def _is_derived(self) -> bool:
+        return type(self).__module__.partition(".")[0] != "foreload"
+
+
+def check_sample_transform(dataset: Any, transform: Any, cache: Any) -> Any:
+    """Return the ``transform`` of samples, which goes together with ``cache``, if this dataset can have them."""
+    if isinstance(dataset, IterableDataset) and not (cache is None and transform is None):
+        raise ValueError("cache and transform need a map-style dataset, whose samples have indices")
+    if transform is not None and not callable(transform):
+        raise TypeError(f"transform must be callable, got {transform!r}")
+    return transform

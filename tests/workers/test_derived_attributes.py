@@ -1,0 +1,98 @@
+"""Classes derived from torch's loader have attributes of their own, under names that are foreload's options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import foreload as fl
+
+OWN = {
+    "transform": lambda sample: sample + 100,
+    "device": "cpu",
+    "device_depth": 0,
+    "device_transform": len,
+    "seed": 7,
+    "cache": {1: 2},
+    "memory": [],
+    "workers": 3,
+    "group": "train",
+    "distributed": "no",
+    "on_error": "skip",
+    "max_errors": None,
+    "max_restarts": -1,
+    "snapshot_every_n_steps": "never",
+}
+
+
+class Numbers(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def epochs(loader: Any) -> list[Any]:
+    torch.manual_seed(3)
+    return [batch.tolist() for _ in range(2) for batch in loader] + [torch.rand(1).item()]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_attributes_are_the_derived_classes(options: dict[str, Any], when: str) -> None:
+    def make(base: Any) -> Any:
+        class Loader(base):  # type: ignore[misc]
+            def __init__(self) -> None:
+                if when == "before":
+                    self._set()
+                super().__init__(Numbers(), batch_size=4, shuffle=True, collate_fn=self._put_together, **options)
+                if when == "after":
+                    self._set()
+
+            def _set(self) -> None:
+                for name, value in OWN.items():
+                    setattr(self, name, value)
+
+            def _put_together(self, samples: list[int]) -> torch.Tensor:
+                return torch.tensor([self.transform(sample) for sample in samples])
+
+        return Loader()
+
+    loader = make(fl.DataLoader)
+    assert epochs(loader) == epochs(make(TorchDataLoader))
+    assert {name: getattr(loader, name) for name in OWN} == OWN
+
+
+def test_methods_and_properties_are_the_derived_classes() -> None:
+    class Loader(fl.DataLoader[Any]):
+        device = property(lambda self: torch.device("cpu"))  # type: ignore[assignment]
+
+        def transform(self, sample: int) -> int:
+            return sample + 100
+
+    loader = Loader(Numbers(), batch_size=4, num_workers=0)
+    assert loader.transform(1) == 101
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_options_are_what_a_derived_class_hands_on() -> None:
+    class Loader(fl.DataLoader[Any]):
+        def __init__(self, **options: Any) -> None:
+            self.transform = str
+            super().__init__(Numbers(), batch_size=5, transform=lambda sample: -sample, **options)
+
+    loader = Loader(num_workers=0, seed=3)
+    assert loader.transform is str
+    assert loader.seed == 3
+    assert [batch.tolist() for batch in loader] == [[0, -1, -2, -3, -4], [-5, -6, -7, -8, -9]]
+    assert "seed=3" in repr(loader)
+
+
+def test_options_of_foreloads_own_class_may_be_set_later() -> None:
+    loader: Any = fl.DataLoader(Numbers(), batch_size=5, num_workers=0)
+    loader.transform = lambda sample: -sample
+    assert [batch.tolist() for batch in loader] == [[0, -1, -2, -3, -4], [-5, -6, -7, -8, -9]]
