@@ -293,11 +293,11 @@ class AdaptableLoader(StatefulSource[T_co]):
         vars(new).pop("_DataLoader__initialized")
         count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
         construct = self._constructor()
-        own = {**vars(self._foreload), "skip": self.skip}
+        own = {**vars(self.own_options()), "skip": self.skip}
         own |= {"persistent_workers": self.persistent_workers, "in_order": self.in_order}  # which Ray leaves out
         arguments |= {"num_workers": count, "prefetch_factor": ahead}
         construct(new, **{**own, **arguments, "group": None})  # which it would refuse beside a sampler
-        new._foreload = replace(new._foreload, group=self._foreload.group)
+        new._foreload = replace(new.own_options(), group=self._foreload.group)
         new.go_on_from(self)
         batches: Any = new.batch_sampler
         for sampler in new.keyed_samplers():

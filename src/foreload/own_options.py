@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.utils.data import IterableDataset
@@ -67,9 +67,9 @@ class WithOwnOptions(TorchDataLoader[T_co]):
 
     @property
     def _foreload(self) -> OwnOptions:
-        # One name that no other library has, also for where the options are kept.
-        given: OwnOptions = vars(self)["_foreload"]
-        return given if self._is_derived else replace(given, **{name: vars(self)[name] for name in _NAMES})
+        # One name that no other library has, also for where the options are kept. A plain loader's are its
+        # attributes, which may be set later; they are not copied, as each epoch reads many.
+        return cast("OwnOptions", vars(self)["_foreload"] if self._is_derived else self)
 
     @_foreload.setter
     def _foreload(self, given: OwnOptions) -> None:
@@ -78,6 +78,11 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         for name in _NAMES:
             if not self._is_derived or not (name in own or hasattr(type(self), name)):
                 own[name] = getattr(given, name)
+
+    def own_options(self) -> OwnOptions:
+        """Return the options as they are now."""
+        options = self._foreload
+        return OwnOptions(**{name: getattr(options, name) for name in _NAMES})
 
     @property
     def _is_derived(self) -> bool:
