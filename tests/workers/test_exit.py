@@ -180,7 +180,7 @@ def test_the_loop_of_a_daemon_thread_is_left_by_an_exception_that_cleans_up() ->
 
 @pytest.mark.parametrize("kind", ["inline", "threads", "processes"])
 def test_a_handler_at_exit_may_iterate(kind: str) -> None:
-    # Not by print(): a worker that the other thread starts meanwhile would have a copy of its buffer, and print it too.
+    # Not by print(): a worker that the other thread starts meanwhile would have its buffer too, and print it.
     body = """
         atexit.register(lambda: os.write(1, str(sum(len(batch) for batch in loader)).encode()))
         begin(); first.wait()
