@@ -256,7 +256,7 @@ class AdaptableLoader(StatefulSource[T_co]):
     @num_workers.setter  # kept in the loader's __dict__, where Lightning reads it
     def num_workers(self, count: int) -> None:
         is_users = vars(self).get("_DataLoader__initialized", False)  # or the constructor's
-        if is_users and (self._auto_workers or count != self._count):
+        if is_users and (self._auto_workers or count != self._fl_count):
             self._auto_workers = False
             self._crew.start_over()
         self._set_count(count)
@@ -309,10 +309,10 @@ class AdaptableLoader(StatefulSource[T_co]):
         """Share what is open and recorded with the loader that a framework replaces by this one."""
         self.recorder, self.errors, self.restarts = origin.recorder, origin.errors, origin.restarts
         self._crew = Crew(self.recorder, weakref.WeakMethod(self._set_count))
-        self._epoch, self.published = origin._epoch, origin.published
+        self._fl_epoch, self.published = origin._fl_epoch, origin.published
         if self.dataset is origin.dataset:
             self._crew.choice = origin._crew.choice
-            self._open, self._memory = origin._open.shared(), origin._memory
+            self._open, self._fl_memory = origin._open.shared(), origin._fl_memory
             if self._auto_workers:
                 self._set_count(origin.num_workers)
         self._resumed = origin._resumed if index_sampler(self) is index_sampler(origin) else None
@@ -343,7 +343,7 @@ class AdaptableLoader(StatefulSource[T_co]):
 
     def _end_epochs(self) -> None:
         """End what runs for epochs, whoever still holds them, and persistent workers."""
-        for epoch in list(self._running):
+        for epoch in list(self._fl_running):
             epoch.close()
         self._crew.close()
         self._open.base_seed = None

@@ -165,11 +165,11 @@ class DataLoader(AdaptableLoader[T_co]):
         if is_plain and isinstance(root := root_of(dataset), LoaderDefaults):
             collate_fn = root.default_collate
         self.errors, self.restarts, self._begun = [], [], None
-        self._memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
+        self._fl_memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._auto_workers = num_workers == "auto"
         self._prefetch_given, self._deepens = prefetch_factor is not None, prefetch_factor is None
         self.__dict__["skip"] = check_skip(skip, dataset)
-        self._reset()
+        self._fl_reset()
         super().__init__(
             dataset,
             batch_size,
@@ -212,7 +212,7 @@ class DataLoader(AdaptableLoader[T_co]):
         """Warn of more worker processes than cores, as torch does; threads may wait without a core."""
         workers = self._foreload.workers
         is_given = workers == "auto" and not self._auto_workers
-        if workers == "processes" or (is_given and self._crew.kind("auto", self._count) == "processes"):
+        if workers == "processes" or (is_given and self._crew.kind("auto", self._fl_count) == "processes"):
             super().check_worker_number_rationality()
 
     def __repr__(self) -> str:
@@ -249,7 +249,7 @@ class DataLoader(AdaptableLoader[T_co]):
         """End persistent workers, and free the cache and idle buffers. The loader can be iterated again."""
         self.__dict__["_iterator"] = None
         self._begun = None
-        self._close()
+        self._fl_close()
 
     def __enter__(self) -> Self:
         """Return the loader, to be closed at the end of the block."""
@@ -305,23 +305,24 @@ class DataLoader(AdaptableLoader[T_co]):
             return epoch
         from foreload.device.ahead import MovedAhead, move_ahead
 
-        moving = move_ahead(epoch, stream, self._state, depth=options.device_depth, transform=transform)
+        moving = move_ahead(epoch, stream, self._fl_state, depth=options.device_depth, transform=transform)
         if isinstance(moving, MovedAhead):
             self._moving, self._place = weakref.ref(moving), moving.place
         return moving
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration, without what is open or recorded."""
-        anew = ("_open", "_recorder", "_crew", "_cursor", "_iterator", "_running", "_begun", "_turn", "_lookahead")
-        state = {name: value for name, value in self.__dict__.items() if name not in (*anew, "_moving", "_place")}
-        return {**state, "_errors": list(self.errors), "_restarts": list(self.restarts)}
+        anew = {"_open", "_fl_recorder", "_crew", "_cursor", "_iterator", "_fl_running", "_begun", "_turn"}
+        anew |= {"_lookahead", "_moving", "_place"}
+        state = {name: value for name, value in self.__dict__.items() if name not in anew}
+        return {**state, "_fl_errors": list(self.errors), "_fl_restarts": list(self.restarts)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the configuration; workers are chosen anew, for this process."""
         self.__dict__.update(state)
         self._set_count(self._first_count(self.dataset) if self._auto_workers else state["num_workers"])
         self._moving = self._place = self._begun = None
-        self._reset()
+        self._fl_reset()
 
 
 def _rank_in(

@@ -47,7 +47,8 @@ class WithOwnOptions(TorchDataLoader[T_co]):
 
     A class that was derived from torch's loader, and has foreload's in its place, knows nothing of them: what it
     calls ``transform``, ``device`` or ``seed`` is its own, be it an attribute, a property or a method. So options
-    of derived classes are what their constructors hand on, and nothing of their own is replaced.
+    of derived classes are what their constructors hand on, and nothing of their own is replaced. For the same
+    reason, private names that others may well choose too, as for a count or an epoch, begin with ``_fl_``.
     """
 
     workers: Workers

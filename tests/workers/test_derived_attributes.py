@@ -1,4 +1,4 @@
-"""Classes derived from torch's loader have attributes of their own, under names that are foreload's options."""
+"""Classes derived from torch's loader have attributes of their own, under names that foreload uses too."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ OWN = {
     "max_errors": None,
     "max_restarts": -1,
     "snapshot_every_n_steps": "never",
+    **dict.fromkeys(
+        ("_close", "_count", "_epoch", "_errors", "_memory", "_reset", "_running", "_state", "_view"), 0
+    ),
 }
 
 

@@ -96,11 +96,11 @@ class Unlisted(Generic[T]):
     >>> class Loader: errors: Unlisted[list[str]] = Unlisted()
     >>> loader = Loader(); loader.errors = ["lost"]
     >>> loader.errors, vars(loader)
-    (['lost'], {'_errors': ['lost']})
+    (['lost'], {'_fl_errors': ['lost']})
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_{name}"
+        self._name = f"_fl_{name}"
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         """Return the value; None before it is set."""
@@ -116,7 +116,7 @@ class LoaderOrder(WithOwnOptions[T_co]):
 
     _draws_itself: bool  # whether the sampler is the loader's own
     _warned_of_ranks = False
-    _epoch = 0  # the number of the next epoch
+    _fl_epoch = 0  # the number of the next epoch
     _counted = 0  # how far the epochs of this loader are ahead of those that samplers are set to
     _resumed: dict[str, Any] | None = None
 
@@ -129,7 +129,7 @@ class LoaderOrder(WithOwnOptions[T_co]):
         rank, ranks = present_rank() if self._foreload.group is None else self._foreload.group
         if ranks == 1:
             return own
-        share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last, epoch=self._epoch)
+        share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last, epoch=self._fl_epoch)
         if share is None or self.batch_size is None:
             return own if share is None else share
         return BatchSampler(share, self.batch_size, self.drop_last)
@@ -190,9 +190,9 @@ class LoaderOrder(WithOwnOptions[T_co]):
         keyed = self.keyed_samplers()
         chosen = next((sampler.epoch for sampler in keyed if sampler.chosen), None)
         if chosen is not None:
-            self._epoch = self._number_of(chosen)
+            self._fl_epoch = self._number_of(chosen)
         for sampler in keyed:
-            sampler.set_epoch(self._epoch)
+            sampler.set_epoch(self._fl_epoch)
             sampler.chosen = False
 
     def _number_of(self, chosen: int) -> int:
@@ -201,11 +201,11 @@ class LoaderOrder(WithOwnOptions[T_co]):
         A framework may count from 0 in each run (Accelerate). A loader that goes on from a state counts on.
         """
         if self._resumed is not None:
-            self._counted = self._epoch - chosen
+            self._counted = self._fl_epoch - chosen
             if self._counted:
                 warn_user(
                     f"the sampler was set to epoch {chosen}, but the state that was loaded goes on in epoch "
-                    f"{self._epoch}: so does the loader, and it counts on from there until loader.set_epoch()"
+                    f"{self._fl_epoch}: so does the loader, and it counts on from there until loader.set_epoch()"
                 )
         return chosen + self._counted
 

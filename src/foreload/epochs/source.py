@@ -56,33 +56,33 @@ class EpochSource(LoaderOrder[T_co]):
     errors: Unlisted[list[SampleError]] = Unlisted()
     restarts: Unlisted[list[Restart]] = Unlisted()
     recorder: Unlisted[Recorder] = Unlisted()
-    _memory: MemoryBudget
+    _fl_memory: MemoryBudget
     _auto_workers: bool  # whether the number of workers is left to the loader
     _prefetch_given: bool
     _deepens: bool  # whether tuning may make more batches ahead
     _spare_buffers = 8  # free buffers that are kept
 
-    def _reset(self) -> None:
+    def _fl_reset(self) -> None:
         """Set the state of a new loader: nothing is open, nothing recorded."""
         self._open = Opened()
         self.recorder = Recorder()
         self._crew = Crew(self.recorder, weakref.WeakMethod(self._set_count))
         self._cursor: Cursor | None = None  # of the latest epoch
         self._turn, self._lookahead = Turn(), Lookahead()
-        self._running: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self._fl_running: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
     def _set_count(self, count: int) -> None:
         """Change the number of workers, as the loader chooses to."""
         raise NotImplementedError
 
     @property
-    def _count(self) -> int:
+    def _fl_count(self) -> int:
         # Who reads the attribute of that name may be a framework.
         return int(self.__dict__["num_workers"])
 
     @property
     def _ahead(self) -> int | None:
-        is_open = self.prefetch_factor is None and (self._auto_workers or self._count > 0)
+        is_open = self.prefetch_factor is None and (self._auto_workers or self._fl_count > 0)
         return 2 if is_open else self.prefetch_factor  # 2: torch's own
 
     @property
@@ -103,7 +103,7 @@ class EpochSource(LoaderOrder[T_co]):
     @property
     def by_processes(self) -> bool:
         """Whether other processes load the samples, each with a copy of the dataset."""
-        return self._crew.kind(self._foreload.workers, self._count) in ("processes", "ray")
+        return self._crew.kind(self._foreload.workers, self._fl_count) in ("processes", "ray")
 
     @property
     def _is_left_to_torch(self) -> bool:
@@ -127,26 +127,26 @@ class EpochSource(LoaderOrder[T_co]):
                 watch.end()
                 raise
             watch.begun(epoch)
-            self._running.add(epoch)
+            self._fl_running.add(epoch)
             return epoch
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         options = self._foreload
         self._set_keyed_epoch()
         self._crew.begin()
-        if self._memory.limit is None:
+        if self._fl_memory.limit is None:
             reuse_freed()
-        self._choose_workers(crew := self._crew_spec(self._view))
+        self._choose_workers(crew := self._crew_spec(self._fl_view))
         self._crew.retune(crew := self._renewed(crew))
         cache = self._open_cache()
         resumed, self._resumed = self._resumed, None
         router = None if cache is None else cache.follow_ranks(self._cache_spec())
-        cursor = Cursor(self._order_spec(), self._epoch, resumed, router)
+        cursor = Cursor(self._order_spec(), self._fl_epoch, resumed, router)
         watch_progress(watch, self, cursor, self._cursor)
         self._cursor = cursor
         if self.persistent_workers:
             self._open.base_seed = cursor.base_seed  # as torch's, they keep the seed that they were started with
-        self._epoch += 1
+        self._fl_epoch += 1
         if self.pin_memory:
             warn_of_pinning(self.pin_memory_device)
         cursor.order.before_drawing(self._planner(cache, cursor.key))
@@ -157,7 +157,7 @@ class EpochSource(LoaderOrder[T_co]):
             self.dataset,
             crew.view,
             watch,
-            self._memory,
+            self._fl_memory,
             options.max_errors,
             self.restarts,
             options.max_restarts,
@@ -175,7 +175,7 @@ class EpochSource(LoaderOrder[T_co]):
 
     def choose_workers(self) -> None:
         """Choose the workers now, if that is left to the loader, not in the first epoch; the cache is not used."""
-        self._choose_workers(self._crew_spec(self._view))
+        self._choose_workers(self._crew_spec(self._fl_view))
 
     def _choose_workers(self, crew: CrewSpec) -> None:
         import foreload.epochs.open  # noqa: F401 (before loading is measured: imports take time, and fill caches)
@@ -186,8 +186,8 @@ class EpochSource(LoaderOrder[T_co]):
     def _renewed(self, crew: CrewSpec) -> CrewSpec:
         """Return what the loader needs of its workers now; looking through a large Subset anew takes its time."""
         batches = crew.batches
-        same = crew.count == self._count and batches.is_pure == self._is_pure
-        return crew if same and batches.cache is self._open.cache else self._crew_spec(self._view)
+        same = crew.count == self._fl_count and batches.is_pure == self._is_pure
+        return crew if same and batches.cache is self._open.cache else self._crew_spec(self._fl_view)
 
     @property
     def _is_pure(self) -> bool:
@@ -198,7 +198,7 @@ class EpochSource(LoaderOrder[T_co]):
         # In order, a slow batch would hide the time that others take.
         how: dict[str, Any] = {"num_workers": count, "workers": kind, "in_order": False}
         how |= {"batch_sampler": sampler} if is_batched else {"batch_size": None, "sampler": sampler}
-        return iter(make(self._view, collate_fn=self.collate_fn, **how))
+        return iter(make(self._fl_view, collate_fn=self.collate_fn, **how))
 
     def _open_cache(self) -> LoaderCache | None:
         self._open.drop_outdated(has_copies=self.by_processes and self._crew.has_pool)
@@ -214,7 +214,7 @@ class EpochSource(LoaderOrder[T_co]):
         if cache is None:
             return lambda order: None if dataset is None else dataset.epoch_begins(order.peek(), key)
         spec = self._cache_spec()
-        self._memory.begin(cache.store)
+        self._fl_memory.begin(cache.store)
 
         def plan(order: EpochOrder) -> None:
             cache.begin(spec, order)
@@ -227,13 +227,13 @@ class EpochSource(LoaderOrder[T_co]):
         options = self._foreload
         sampler, is_batched, by_processes = index_sampler(self), auto_collates(self), self.by_processes
         has_parts = by_processes or is_instance(self.dataset, IterableDataset)
-        has_copies = self._count > 0 and (by_processes or (has_parts and not self._auto_workers))
+        has_copies = self._fl_count > 0 and (by_processes or (has_parts and not self._auto_workers))
         return OrderSpec(
             self.dataset,
             sampler,
             self.generator,
             options.seed,
-            self._count if has_parts else 0,
+            self._fl_count if has_parts else 0,
             self._open.base_seed,
             _batch_size(sampler, is_batched=is_batched),
             is_batched,
@@ -244,7 +244,7 @@ class EpochSource(LoaderOrder[T_co]):
             lookahead=self._lookahead if self._auto_workers and options.workers != "ray" else None,
             in_order=self.in_order,
             left=self._cursor is not None and not self._cursor.finished,
-            asks_twice=self._count > 0 and not self._auto_workers,
+            asks_twice=self._fl_count > 0 and not self._auto_workers,
         )
 
     def _cache_spec(self) -> CacheSpec:
@@ -252,7 +252,7 @@ class EpochSource(LoaderOrder[T_co]):
 
         sampler, size, count = index_sampler(self), self.batch_size, self.num_workers
         seeds = not self.persistent_workers
-        return CacheSpec(self.dataset, sampler, self._memory, size, count, self.by_processes, draws_seed=seeds)
+        return CacheSpec(self.dataset, sampler, self._fl_memory, size, count, self.by_processes, draws_seed=seeds)
 
     @property
     def batch_spec(self) -> BatchSpec:
@@ -281,7 +281,7 @@ class EpochSource(LoaderOrder[T_co]):
             view,
             self.batch_spec,
             self._foreload.workers,
-            self._count,
+            self._fl_count,
             self._auto_workers,
             self.persistent_workers,
             self.worker_init_fn,
@@ -289,12 +289,12 @@ class EpochSource(LoaderOrder[T_co]):
             self._ahead,
             self._prefetch_given,
             self._deepens,
-            self._memory.limit is None,
-            self._memory,
+            self._fl_memory.limit is None,
+            self._fl_memory,
         )
 
     @property
-    def _view(self) -> Any:
+    def _fl_view(self) -> Any:
         """The dataset as workers see it."""
         store = None if self._open.cache is None else self._open.cache.store
         if store is None and self._foreload.transform is None:
@@ -321,7 +321,7 @@ class EpochSource(LoaderOrder[T_co]):
         return LoaderFacts(
             self.recorder,
             None if cache is None else cache.stats(),
-            self._memory.stats(),
+            self._fl_memory.stats(),
             self._foreload.device,
             len(self.errors),
             self.restarts,
@@ -337,7 +337,7 @@ class EpochSource(LoaderOrder[T_co]):
             },
         )
 
-    def _close(self) -> None:  # but keep what was recorded
+    def _fl_close(self) -> None:  # but keep what was recorded
         self._crew.close()
         self._open = Opened()
 

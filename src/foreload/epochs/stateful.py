@@ -72,10 +72,10 @@ class StatefulSource(EpochSource[T_co]):
         if self._cursor is None and (isinstance(self.dataset, IterableDataset) or has_state(self.dataset)):
             self._begun = self._next_epoch()  # only workers know the state with which they begin
             self._set_to = self._order_spec().sampler_epoch  # which may have counted it
-        return self._state()
+        return self._fl_state()
 
-    def _state(self) -> dict[str, Any]:
-        return save(self._order_spec(), self._cursor, self._epoch)
+    def _fl_state(self) -> dict[str, Any]:
+        return save(self._order_spec(), self._cursor, self._fl_epoch)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next iteration go on where ``state_dict`` was taken.
@@ -105,7 +105,7 @@ class StatefulSource(EpochSource[T_co]):
             self._iterator = None
             self._crew.close()  # their copies of the dataset have gone on
             self._open.base_seed = None
-        self._resumed, self._epoch = resumption.state, resumption.epoch
+        self._resumed, self._fl_epoch = resumption.state, resumption.epoch
         if resumption.workers not in (None, spec.num_streams):
             self.num_workers = resumption.workers
         epoch = resumption.state["sampler_epoch"]
@@ -130,7 +130,7 @@ class StatefulSource(EpochSource[T_co]):
         """Drop an epoch that was begun for its state; the next one has its number."""
         begun, cursor = self._begun, self._cursor
         if begun is not None and cursor is not None:
-            self._epoch, self._begun, self._cursor = cursor.epoch, None, None
+            self._fl_epoch, self._begun, self._cursor = cursor.epoch, None, None
             begun.close()
 
     def _next_epoch(self) -> Any:
@@ -154,7 +154,7 @@ class StatefulSource(EpochSource[T_co]):
             is_asked: whether that is asked to begin again, and so goes on as the next one in any case.
         """
         options = self._foreload
-        has_torchs = self._count > 0 and not self._auto_workers and options.workers in ("auto", "processes")
+        has_torchs = self._fl_count > 0 and not self._auto_workers and options.workers in ("auto", "processes")
         is_one = is_asked or (has_torchs and options.device is None and options.device_transform is None)
         with self._turn.lock:  # so that of several threads, the one that comes last has the latest epoch
             if is_asked and self._cursor is not None:
@@ -178,7 +178,7 @@ class StatefulSource(EpochSource[T_co]):
     def count_from(self, epoch: int) -> None:
         """Number the next epoch, and count on from there; samplers are left as they are."""
         self._leave_interrupted(epoch)
-        self._epoch, self._begun, self._counted = epoch, None, 0
+        self._fl_epoch, self._begun, self._counted = epoch, None, 0
 
     def _leave_interrupted(self, epoch: int) -> None:
         """Forget a loaded state if it is of the middle of another epoch: it has other samples at each position."""
