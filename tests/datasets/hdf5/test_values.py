@@ -57,7 +57,9 @@ def layouts(draw: st.DrawFn) -> dict[str, Any]:
     chunks = None
     if filters or draw(st.booleans()):
         chunks = tuple(draw(st.integers(1, size)) for size in shape)
-    maxshape = draw(st.sampled_from([None, (None, *shape[1:])])) if chunks else None
+    maxshape = None
+    if chunks and draw(st.booleans()):
+        maxshape = tuple(draw(st.sampled_from([None, size, size + 3])) for size in shape)
     return {
         "shape": shape,
         "dtype": draw(st.sampled_from(DTYPES)),
@@ -100,6 +102,24 @@ def test_rows_are_those_of_h5py(
     for workers in (0, 2):
         same(list(fl.DataLoader(ours, batch_sampler=batches, num_workers=workers)), expected)
     ours.close()
+
+
+@pytest.mark.parametrize("layout", [{}, {"compression": "gzip"}])
+@pytest.mark.parametrize("most", [(4, None), (None, 8), (None, None), (4, 9), (9, None)])
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_whichever_dimension_may_grow(
+    tmp_path: Path, layout: dict[str, Any], most: tuple[int | None, int | None], libver: str
+) -> None:
+    # HDF5 lists the chunks of a dataset that grows in its second dimension as if it grew in its first.
+    values = np.arange(32).reshape(4, 8)
+    with h5py.File(tmp_path / "grows.h5", "w", libver=libver) as file:
+        data = file.create_dataset("data", (4, 4), dtype=values.dtype, chunks=(1, 2), maxshape=most, **layout)
+        data[:] = values[:, :4]
+        data.resize((4, 8))
+        data[:, 4:] = values[:, 4:]
+    rows = fl.HDF5Dataset(tmp_path / "grows.h5")
+    same(next(iter(fl.DataLoader(rows, batch_size=4))), torch.from_numpy(values))
+    rows.close()
 
 
 @pytest.mark.sampled(2)

@@ -39,7 +39,8 @@ class Chunks:
 
     Bands of numbers that are stored as they are, or by gzip and shuffle, are read without h5py: its lock lets one
     thread at a time decompress. Everything else (lzf, fletcher32, szip, plug-ins, strings, compounds, virtual and
-    external data) is left to it. One chunk is read both ways at the start, to make sure that the two agree.
+    external data, chunks that HDF5 may list wrongly) is left to it. One chunk is read both ways at the start, to
+    make sure that the two agree.
 
     It holds no open file and can be pickled. 20 bytes of memory per chunk.
 
@@ -105,6 +106,8 @@ class Chunks:
         filters = [created.get_filter(number) for number in range(created.get_nfilters())]
         self._filters = [(code, values) for code, _, values, _ in filters]
         if tuple(code for code, _ in self._filters) not in _KNOWN or not hasattr(dataset.id, "chunk_iter"):
+            return
+        if _may_be_listed_wrongly(dataset.maxshape):
             return
         self._fill = dataset.fillvalue
         places = np.full((math.prod(self._grid), 3), -1, np.int64)
@@ -263,6 +266,16 @@ class Chunks:
                 "dataset again"
             )
         return values
+
+
+def _may_be_listed_wrongly(most: tuple[int | None, ...]) -> bool:
+    """Whether HDF5 may list the chunks of a dataset, of at most this shape, at the places of others.
+
+    If one dimension only has no limit, files of ``libver="latest"`` have a table of chunks in which that dimension
+    comes first (an extensible array). HDF5, 2.0 too, lists them as if the dimensions were in their own order.
+    """
+    unlimited = [dimension for dimension, size in enumerate(most) if size is None]
+    return len(unlimited) == 1 and unlimited[0] > 0
 
 
 def _unshuffled(raw: bytes | Array, size: int) -> Array:

@@ -42,8 +42,9 @@ _LISTED = 20
 class HDF5Dataset(BaseDataset, NativeBatches):
     """Rows of a dataset in an HDF5 file: sample i is row i, a tensor; or (row, target).
 
-    Numbers of any kind come as tensors of their dtype (in native byte order), strings, compounds and objects as
-    h5py gives them. A target that is one number comes as a Python int, float or bool.
+    Numbers come as tensors of their dtype (in native byte order); strings, compounds, objects and long doubles as
+    h5py gives them. A target that is one number comes as a Python int, float or bool (of uint64 and complex dtypes
+    as a tensor).
 
     Rows share chunks, and a chunk can only be decompressed as a whole. In a :class:`foreload.DataLoader` each
     chunk is decoded once for all batches in the making, of which there are as many as fit into 128 MiB, 96 at most
