@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,13 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "x.xyz").write_text("?")
     with pytest.raises(ValueError, match=r"x\.xyz.*of no known kind"):
         fl.MemoryEfficientDataset(tmp_path / "x.xyz")
+
+
+def test_a_tar_file_may_be_named_in_capitals(tmp_path: Path) -> None:
+    (tmp_path / "0.txt").write_bytes(b"text")
+    with tarfile.open(tmp_path / "X.TAR", "w") as tar:
+        tar.add(tmp_path / "0.txt", "0.txt")
+    assert fl.MemoryEfficientDataset(tmp_path / "X.TAR")[0]["txt"] == b"text"
 
 
 @pytest.mark.parametrize("path", [None, 5, ["a.jpg"]])

@@ -58,6 +58,8 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
         raise FileNotFoundError(f"data_path: there is nothing at {str(data_path)!r}")
     check_regular_file(str(path))
     kind = path.suffix.lower() if path.is_file() else _kind_within(path)
+    if kind == ".tar" and path.is_file():  # in capitals; the others are shards by their names
+        return TarDataset(path, transform)
     if kind in _HDF5 and path.is_file():
         from foreload.datasets.hdf5 import HDF5Dataset
 
