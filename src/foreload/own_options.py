@@ -48,7 +48,7 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     A class that was derived from torch's loader, and has foreload's in its place, knows nothing of them: what it
     calls ``transform``, ``device`` or ``seed`` is its own, be it an attribute, a property or a method. So options
     of derived classes are what their constructors hand on, and nothing of their own is replaced. For the same
-    reason, private names that others may well choose too, as for a count or an epoch, begin with ``_fl_``.
+    reason, some private names, as those of a count or an epoch, begin with ``_fl_``.
     """
 
     workers: Workers
@@ -70,12 +70,19 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     def _foreload(self) -> OwnOptions:
         # One name that no other library has, also for where the options are kept. A plain loader's are its
         # attributes, which may be set later; they are not copied, as each epoch reads many.
-        return cast("OwnOptions", vars(self)["_foreload"] if self._is_derived else self)
+        if not self._is_derived:
+            return cast("OwnOptions", self)
+        if "_foreload" not in vars(self):  # a wrapper that calls no constructor has a __getattr__ of its own
+            raise AttributeError(
+                f"{type(self).__name__} has no options, as its constructor did not call the loader's"
+            )
+        return cast("OwnOptions", vars(self)["_foreload"])
 
     @_foreload.setter
     def _foreload(self, given: OwnOptions) -> None:
         own = vars(self)
-        own["_foreload"] = given
+        if self._is_derived:
+            own["_foreload"] = given
         for name in _NAMES:
             if not self._is_derived or not (name in own or hasattr(type(self), name)):
                 own[name] = getattr(given, name)

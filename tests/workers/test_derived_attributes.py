@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -99,3 +100,25 @@ def test_options_of_foreloads_own_class_may_be_set_later() -> None:
     loader: Any = fl.DataLoader(Numbers(), batch_size=5, num_workers=0)
     loader.transform = lambda sample: -sample
     assert [batch.tolist() for batch in loader] == [[0, -1, -2, -3, -4], [-5, -6, -7, -8, -9]]
+
+
+def test_an_option_that_was_replaced_is_gone() -> None:
+    loader = fl.DataLoader([1, 2], transform=lambda sample: sample)
+    loader.transform = abs
+    assert pickle.loads(pickle.dumps(loader)).transform is abs
+
+
+def test_wrappers_may_pass_attributes_on_and_call_no_constructor() -> None:
+    class Wrapper(fl.DataLoader[Any]):
+        def __init__(self, loader: Any) -> None:
+            self.loader = loader
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.__dict__["loader"], name)
+
+        def __iter__(self) -> Any:
+            return iter(self.loader)
+
+    wrapper = Wrapper(fl.DataLoader([1, 2], batch_size=2, num_workers=0))
+    assert [batch.tolist() for batch in wrapper] == [[1, 2]]
+    assert wrapper._index_sampler is wrapper.loader.batch_sampler

@@ -9,13 +9,13 @@ import resource
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import foreload as fl
 from foreload.workers.processes import pipes
@@ -28,6 +28,13 @@ class Numbers(Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         return index
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        assert worker is not None
+        yield from range(worker.id, 40, worker.num_workers)
 
 
 class _Interrupted:
@@ -113,10 +120,11 @@ def _interrupt() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:DataLoader worker .* an interrupt has cut off a message")
-def test_an_interrupt_while_answers_are_taken_in_loses_none() -> None:
+@pytest.mark.parametrize("dataset", [Numbers(), Stream()], ids=["map", "stream"])
+def test_an_interrupt_while_answers_are_taken_in_loses_none(dataset: Any) -> None:
     # (One worker may have been cut off at the end of the epoch before.)
     how: Any = {"workers": "processes", "persistent_workers": True, "timeout": 60, "max_restarts": 2}
-    with fl.DataLoader(Numbers(), batch_size=10, num_workers=2, **how) as loader:
+    with fl.DataLoader(dataset, batch_size=5, num_workers=2, **how) as loader:
         expected = [batch.tolist() for batch in loader]
         line, is_over = 0, False
         while not is_over:
@@ -161,6 +169,41 @@ def test_a_signals_handler_that_would_wait_for_itself_is_told(monkeypatch: pytes
     got = [batch.tolist() for batch in epoch]
     assert told
     assert got == [[*range(begin, begin + 10)] for begin in range(0, 40, 10)]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_signals_handler_that_closes_the_loader_leaves_no_worker(
+    persistent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closing(_Interrupted):
+        def write(self, file: int, data: Any) -> int:
+            if self._is_due("write"):
+                loader.close()
+            return os.write(file, data)
+
+    before = leftovers.processes()
+    how: Any = {"workers": "processes", "persistent_workers": persistent}
+    loader = fl.DataLoader(Numbers(), batch_size=2, num_workers=2, **how)
+    epoch = iter(loader)
+    next(epoch)
+    monkeypatch.setattr(pipes, "os", Closing("write", 1))
+    with suppress(RuntimeError, OSError):
+        [*epoch]
+    loader.close()
+    assert not leftovers.running(before)
+
+
+def test_a_warning_of_a_replaced_worker_may_be_an_error() -> None:
+    with fl.DataLoader(Numbers(), batch_size=4, num_workers=2, workers="processes", timeout=60) as loader:
+        epoch = iter(loader)
+        got = [next(epoch).tolist()]
+        epoch._workers[1].kill()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="is replaced"):
+                got.extend(batch.tolist() for batch in epoch)
+        got.extend(batch.tolist() for batch in epoch)
+    assert got == [[*range(begin, begin + 4)] for begin in range(0, 40, 4)]
 
 
 def _descriptors() -> list[str]:

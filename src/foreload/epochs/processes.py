@@ -131,9 +131,10 @@ class ProcessEpoch(PooledEpoch[W]):
             number = self._next_answered()
             if number is None:
                 continue
-            result = self._answers.pop(number)
+            result = self._answers[number]
+            owner = self._asked.pop(number)  # first: after an interrupt, nothing waits for an answer that is gone
+            del self._answers[number]
             samples = self._sizes.pop(number, result.samples)
-            owner = self._asked.pop(number)
             indices = self._indices.pop(number, None)
             turn = next(iter(self._asked.values()), owner)
             if result.is_end:
@@ -228,7 +229,9 @@ class ProcessEpoch(PooledEpoch[W]):
         if number in self._answers:
             return number
         if not self._in_order and self._answers:
-            return next(iter(self._answers))
+            any_answer = next((each for each in self._answers if each in self._asked), None)
+            if any_answer is not None:  # (of an interrupt, there may be others)
+                return any_answer
         self._check_open()  # the thread that has closed it may have woken another one
         self._check_pool()
         wanted = [self._pool.workers[self._asked[number]]] if self._in_order else self._pool.workers
@@ -279,6 +282,8 @@ class ProcessEpoch(PooledEpoch[W]):
         name = worker.number
         if self._pool.workers[name] is not worker:
             return  # an epoch that is over has replaced it
+        if result is not None and result.begun is None:
+            worker.asked.pop(result.number, None)  # again, as an interrupt may have come before
         if result is None:
             self._replace(worker)
         elif result.begun is not None:
@@ -312,11 +317,18 @@ class ProcessEpoch(PooledEpoch[W]):
                     message += f" This one was loading the batch of samples {shown(asked[0])}."
             raise self._fail(message)
         self._restarts_left -= 1
-        other = self._restart(worker, worker.asked.values())
-        for number, indices in worker.asked.items():
-            self._give(other, number, indices)
-        if worker.is_last:
-            other.tell(None)
+        try:
+            other = self._restart(worker, worker.asked.values())
+            for number, indices in worker.asked.items():
+                self._give(other, number, indices)
+            if worker.is_last:
+                other.tell(None)
+        except BaseException:  # an interrupt, or a warning that is an error
+            other = self._pool.workers[worker.number]
+            if other is not worker:  # it lacks jobs, and is replaced in its turn
+                other.asked.update(worker.asked)
+                self._pool.found.append((other, None))
+            raise
 
     def _forget_jobs(self) -> None:
         self._asked.clear()

@@ -125,10 +125,13 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         self._has_ended = True
         self.wake()
         deadline = time.monotonic() + (0 if self.is_late else END_SECONDS)
-        for worker in self.workers:
-            worker.skip_to(sys.maxsize)
-            worker.tell(None, max(0.0, deadline - time.monotonic()))
         try:
+            for worker in self.workers:
+                worker.skip_to(sys.maxsize)
+                try:
+                    worker.tell(None, max(0.0, deadline - time.monotonic()))
+                except RuntimeError:  # a signal's handler, while the loop sends: it is not told, but killed
+                    deadline = 0.0
             for worker in self.workers:
                 worker.end(deadline - time.monotonic())
         finally:  # an interrupt leaves none behind
