@@ -139,18 +139,19 @@ class DataLoader(AdaptableLoader[T_co]):
         group: Any = None,
     ) -> None:
         origin = origin_of(num_workers, dataset, collate_fn)
+        if origin is not None:
+            read = seed, cache, transform, device, device_transform, memory, workers
+            seed, cache, transform, device, device_transform, memory, workers = origin.options_for(*read)
         num_workers, prefetch_factor = given_workers(num_workers, prefetch_factor)
         self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)
-        draws = self._draws_itself or origin is not None  # a framework's sampler is one that was put in since
-        device = None if device is None else check_device(device)
         self._foreload = OwnOptions(
             check_workers(workers, num_workers, multiprocessing_context),
             None if seed is None else check_seed(seed),
             check_bool("distributed", distributed),
-            _rank_in(group, seed, distributed, in_order, draws=draws),
+            _rank_in(group, seed, distributed, in_order, draws=self._draws_itself or origin is not None),
             None if cache is None else Cache.of(cache),
             check_sample_transform(dataset, transform, cache),
-            device,
+            None if device is None else check_device(device),
             check_int("device_depth", device_depth, least=1),
             check_transform(device_transform, device),
             memory,
@@ -164,10 +165,9 @@ class DataLoader(AdaptableLoader[T_co]):
         is_plain = collate_fn is None and not (batch_size is None and batch_sampler is None)
         if is_plain and isinstance(root := root_of(dataset), LoaderDefaults):
             collate_fn = root.default_collate
-        self.errors, self.restarts, self._begun = [], [], None
+        self.errors, self.restarts, self._begun, self._deepens = [], [], None, prefetch_factor is None
         self._fl_memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
-        self._auto_workers = num_workers == "auto"
-        self._prefetch_given, self._deepens = prefetch_factor is not None, prefetch_factor is None
+        self._auto_workers, self._prefetch_given = num_workers == "auto", prefetch_factor is not None
         self.__dict__["skip"] = check_skip(skip, dataset)
         self._fl_reset()
         super().__init__(

@@ -39,6 +39,7 @@ class OwnOptions:
     snapshot_every_n_steps: int
 
 
+_MAY_BE_READ = ("seed", "cache", "transform", "device", "device_transform", "memory", "workers")
 _NAMES = tuple(field.name for field in fields(OwnOptions))
 
 
@@ -91,6 +92,20 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         """Return the options as they are now."""
         options = self._foreload
         return OwnOptions(**{name: getattr(options, name) for name in _NAMES})
+
+    def options_for(self, *read: Any) -> list[Any]:
+        """Return arguments that may have been read off this loader's attributes, as frameworks read them.
+
+        Where an attribute is a derived class's own, the option is returned in its place.
+
+        Args:
+            read: ``seed``, ``cache``, ``transform``, ``device``, ``device_transform``, ``memory`` and ``workers``.
+        """
+        own = vars(self) if self._is_derived else {}
+        return [
+            getattr(self._foreload, name) if name in own and own[name] is value else value
+            for name, value in zip(_MAY_BE_READ, read, strict=True)
+        ]
 
     @property
     def _is_derived(self) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from typing import Any
 
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import SequentialSampler
 
 import foreload as fl
 
@@ -122,3 +124,17 @@ def test_wrappers_may_pass_attributes_on_and_call_no_constructor() -> None:
     wrapper = Wrapper(fl.DataLoader([1, 2], batch_size=2, num_workers=0))
     assert [batch.tolist() for batch in wrapper] == [[1, 2]]
     assert wrapper._index_sampler is wrapper.loader.batch_sampler
+
+
+def test_loaders_that_frameworks_build_of_attributes_have_the_options() -> None:
+    """As Lightning does: of the attributes by the names of the constructor's parameters."""
+
+    class Loader(fl.DataLoader[Any]):
+        pass
+
+    loader: Any = Loader([1, -2], batch_size=2, seed=3)
+    loader.transform, loader.seed = str, "seven"
+    read = {name: vars(loader)[name] for name in inspect.signature(Loader).parameters if name in vars(loader)}
+    built = Loader(**{**read, "sampler": SequentialSampler([1, -2]), "batch_sampler": None})
+    assert [batch.tolist() for batch in built] == [[1, -2]]
+    assert [batch.tolist() for batch in Loader(**{**read, "batch_sampler": None})] == [[1, -2]]

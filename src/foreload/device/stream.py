@@ -289,7 +289,7 @@ def _unusable(device: torch.device, name: str) -> str:
     return f"{name} {str(device)!r} is asked for, but this torch cannot use it; say {name}='cpu'"
 
 
-def check_transform(transform: Any, device: torch.device | None) -> DeviceTransform | None:
+def check_transform(transform: Any, device: Any) -> DeviceTransform | None:
     """Return ``device_transform``.
 
     Raises:
