@@ -118,24 +118,25 @@ def _interrupt() -> None:
 
 @pytest.mark.filterwarnings("ignore:DataLoader worker .* an interrupt has cut off a message")
 @pytest.mark.parametrize(
-    ("dataset", "functions", "least"),
+    ("dataset", "functions", "least", "max_restarts"),
     [
-        (Numbers(), ("_receive", "_take_in", "wait", "_look", "receive", "_answer"), 40),
-        (Stream(), ("receive",), 15),
+        (Numbers(), ("_receive", "_take_in", "wait", "_look", "receive", "_answer"), 40, 2),
+        (Stream(), ("receive",), 15, 3),
     ],
     ids=["map", "stream"],
 )
 def test_an_interrupt_while_answers_are_taken_in_loses_none(
-    dataset: Any, functions: tuple[str, ...], least: int
+    dataset: Any, functions: tuple[str, ...], least: int, max_restarts: int
 ) -> None:
-    # (One worker may have been cut off at the end of the epoch before.)
-    how: Any = {"workers": "processes", "persistent_workers": True, "timeout": 60, "max_restarts": 2}
-    with fl.DataLoader(dataset, batch_size=5, num_workers=2, **how) as loader:
+    # (One worker may have been cut off at the end of the epoch before; of a stream, one that had ended earlier too.)
+    how: Any = {"workers": "processes", "persistent_workers": True, "timeout": 60}
+    with fl.DataLoader(dataset, batch_size=5, num_workers=2, max_restarts=max_restarts, **how) as loader:
         expected = [batch.tolist() for batch in loader]
         line, is_over = 0, False
         while not is_over:
             line += 1
-            tracer, got = _Tracer(line, _interrupt, functions), []
+            tracer = _Tracer(line, _interrupt, functions)
+            got: list[Any] = []
             epoch = iter(loader)
             before = sys.gettrace()
             sys.settrace(tracer)
@@ -159,7 +160,7 @@ class Stateful(Numbers):
 
 
 def test_a_signals_handler_that_would_wait_for_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+    told: list[bool] = []
 
     class Handling(_Interrupted):
         def read(self, file: int, size: int) -> bytes:
