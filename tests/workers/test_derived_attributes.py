@@ -13,6 +13,8 @@ from torch.utils.data import SequentialSampler
 
 import foreload as fl
 
+LISTED: Any = [1, -2]  # a dataset, too
+
 OWN = {
     "transform": lambda sample: sample + 100,
     "device": "cpu",
@@ -105,7 +107,7 @@ def test_options_of_foreloads_own_class_may_be_set_later() -> None:
 
 
 def test_an_option_that_was_replaced_is_gone() -> None:
-    loader = fl.DataLoader([1, 2], transform=lambda sample: sample)
+    loader = fl.DataLoader(LISTED, transform=lambda sample: sample)
     loader.transform = abs
     assert pickle.loads(pickle.dumps(loader)).transform is abs
 
@@ -121,8 +123,8 @@ def test_wrappers_may_pass_attributes_on_and_call_no_constructor() -> None:
         def __iter__(self) -> Any:
             return iter(self.loader)
 
-    wrapper = Wrapper(fl.DataLoader([1, 2], batch_size=2, num_workers=0))
-    assert [batch.tolist() for batch in wrapper] == [[1, 2]]
+    wrapper = Wrapper(fl.DataLoader(LISTED, batch_size=2, num_workers=0))
+    assert [batch.tolist() for batch in wrapper] == [[1, -2]]
     assert wrapper._index_sampler is wrapper.loader.batch_sampler
 
 
@@ -132,9 +134,9 @@ def test_loaders_that_frameworks_build_of_attributes_have_the_options() -> None:
     class Loader(fl.DataLoader[Any]):
         pass
 
-    loader: Any = Loader([1, -2], batch_size=2, seed=3)
+    loader: Any = Loader(LISTED, batch_size=2, seed=3)
     loader.transform, loader.seed = str, "seven"
     read = {name: vars(loader)[name] for name in inspect.signature(Loader).parameters if name in vars(loader)}
-    built = Loader(**{**read, "sampler": SequentialSampler([1, -2]), "batch_sampler": None})
+    built = Loader(**{**read, "sampler": SequentialSampler(LISTED), "batch_sampler": None})
     assert [batch.tolist() for batch in built] == [[1, -2]]
     assert [batch.tolist() for batch in Loader(**{**read, "batch_sampler": None})] == [[1, -2]]

@@ -128,7 +128,7 @@ def _interrupt() -> None:
 def test_an_interrupt_while_answers_are_taken_in_loses_none(
     dataset: Any, functions: tuple[str, ...], least: int, max_restarts: int
 ) -> None:
-    # (One worker may have been cut off at the end of the epoch before; of a stream, one that had ended earlier too.)
+    # (One worker may have been cut off at the end of the epoch before; of a stream, also one that had ended.)
     how: Any = {"workers": "processes", "persistent_workers": True, "timeout": 60}
     with fl.DataLoader(dataset, batch_size=5, num_workers=2, max_restarts=max_restarts, **how) as loader:
         expected = [batch.tolist() for batch in loader]
