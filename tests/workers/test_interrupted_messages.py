@@ -6,7 +6,9 @@ import gc
 import linecache
 import os
 import resource
+import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -151,6 +153,48 @@ def test_an_interrupt_while_answers_are_taken_in_loses_none(
     assert line > least
 
 
+class Counting(Numbers):
+    """Has a state that samples show: how many have been loaded."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.count += 1
+        return 1000 * self.count + index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+@pytest.mark.parametrize("dataset", [Stream(), Counting()], ids=["stream", "stateful"])
+@pytest.mark.filterwarnings("ignore:DataLoader worker .* is killed by signal")
+def test_workers_lost_after_an_interrupt_go_on_where_they_were(dataset: Any) -> None:
+    how: Any = {"workers": "processes", "timeout": 60, "snapshot_every_n_steps": 4}
+    expected = [batch.tolist() for batch in fl.DataLoader(dataset, batch_size=5, num_workers=2, **how)]
+    line, is_over = 0, False
+    while not is_over:
+        line += 1
+        tracer = _Tracer(line, _interrupt, ("_take_in", "advance"))
+        epoch = iter(fl.DataLoader(dataset, batch_size=5, num_workers=2, **how))
+        got: list[Any] = []
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            got.extend(batch.tolist() for batch in epoch)
+            is_over = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        epoch._workers[line % 2].kill()
+        assert got + [batch.tolist() for batch in epoch] == expected
+    assert line > 40
+
+
 class Stateful(Numbers):
     def state_dict(self) -> dict[str, int]:
         return {}
@@ -198,6 +242,27 @@ def test_a_signals_handler_that_closes_the_loader_leaves_no_worker(
         [*epoch]
     loader.close()
     assert not leftovers.running(before)
+
+
+class Slow(Numbers):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.2)
+        return index
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_a_signals_handler_that_closes_the_loader_ends_the_wait(kind: Any) -> None:
+    loader = fl.DataLoader(Slow(), batch_size=5, num_workers=2, workers=kind, persistent_workers=True)
+    epoch = iter(loader)
+    next(epoch)
+    before = signal.signal(signal.SIGALRM, lambda *_: loader.close())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(RuntimeError, match="begin another epoch"):
+            [*epoch]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    loader.close()
 
 
 def test_a_warning_of_a_replaced_worker_may_be_an_error() -> None:

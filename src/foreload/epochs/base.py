@@ -177,13 +177,13 @@ class Epoch(_TorchNames, Iterator[Any]):
                 if isinstance(error, StopIteration):
                     raise stop_error(error) from error
                 raise
-            self._mark_delivered(number)
-            failures.check()
             if self._watches_memory:
                 self._memory.observe_batch(batch, self._store)
             if failures.skips:
                 samples -= failures.count - failed
             self._loop.mark_delivered(samples)
+            self._mark_delivered(number)  # late: an interrupt before it leaves the batch to who resumes
+            failures.check()
             return batch
 
     def _check_ranks(self, number: int) -> None:

@@ -293,7 +293,7 @@ class ProcessEpoch(PooledEpoch[W]):
             if result.unfit and self._task is not None and self._task.program is not None:
                 self._warn_of_lack(result.unfit)
             if self._states is not None:
-                self._states.advance(name, result.state, self._indices.get(result.number))
+                self._states.advance(name, result.number, result.state, self._indices.get(result.number))
             self._answers[result.number] = result
 
     def _warn_of_lack(self, lack: str) -> None:

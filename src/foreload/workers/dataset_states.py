@@ -38,6 +38,7 @@ class DatasetStates:
         self._begin = begin
         self._streams = streams
         self.progress = dict(streams)
+        self._latest: dict[int, int] = {}  # the number of each worker's latest batch
         self.unheard = set(range(count))
         self._past: dict[int, list[Begin]] = {}
         if before is not None:
@@ -73,6 +74,18 @@ class DatasetStates:
         if result.state is not None and "dataset" in result.state:
             self.progress[worker] = self._streams[worker] = Progress(0, result.state)
 
-    def advance(self, worker: int, state: Any, indices: Any) -> None:
-        """Note one more batch of a worker, with the state after it if that was taken."""
-        self.progress[worker] = self.progress.get(worker, BEGUN).after(state, indices)
+    def advance(self, worker: int, number: int, state: Any, indices: Any) -> None:
+        """Note a batch of a worker, with the state after it if that was taken.
+
+        Nothing happens if it has been noted: an interrupt may have come between this and what follows.
+
+        Args:
+            worker: the number of the worker.
+            number: the number of the job.
+            state: the state of its dataset.
+            indices: of the samples, if the dataset is a map-style one.
+        """
+        if number <= self._latest.get(worker, -1):
+            return
+        progress = self.progress.get(worker, BEGUN).after(state, indices)
+        self.progress[worker], self._latest[worker] = progress, number  # no signal is handled between the two

@@ -79,7 +79,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         with self._waiting:
             while not self.closed and self.first == first:
                 is_in_time = bool(self.found) or self._look(wanted, deadline, also)
-                if self.first != first:
+                if self.closed or self.first != first:
                     break  # what was found may be for the epoch that has begun meanwhile
                 if self.found or not is_in_time:
                     return True if self.found else None
@@ -108,6 +108,8 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
         is_known = any(worker.has_answered or worker.is_silent for worker in wanted)
         files = {file for file, _ in poll.poll(0 if is_known else left)}
+        if self.closed:  # by a signal's handler, meanwhile
+            return True
         if not files and not is_known:
             return False
         for worker in dict.fromkeys([*wanted, *watched]):
