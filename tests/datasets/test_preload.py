@@ -101,3 +101,37 @@ def test_named_tuples_stay_named(batch_size: int) -> None:
             for workers in (0, 2):
                 batches = list(loader(data, batch_size=batch_size, num_workers=workers))
                 assert [(batch.x.tolist(), batch.y.tolist()) for batch in batches] == expected
+
+
+class _Tagged(torch.Tensor):
+    """A class of tensors."""
+
+
+TAGGED, LEARNT = torch.ones(3, 2).as_subclass(_Tagged), torch.ones(3, 2, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (LEARNT, r"data requires a gradient, which is not kept; give data\.detach\(\)"),
+        ((torch.ones(3), LEARNT * 2), r"data\[1\] requires a gradient"),
+        ({"x": TAGGED}, r"data\['x'\] is a _Tagged, .*; give data\['x'\]\.as_subclass\(torch\.Tensor\)"),
+        (list(LEARNT), r"data\[0\] requires a gradient"),
+        ([(torch.ones(2), 0), (torch.ones(2, requires_grad=True), 1)], r"data\[1\]\[0\] requires a gradient"),
+        ([{"x": torch.ones(2)}, {"x": TAGGED[0]}], r"data\[1\]\['x'\] is a _Tagged"),
+        (list(torch.nn.Linear(2, 2).parameters())[:1], r"data\[0\] requires a gradient"),
+    ],
+    ids=["tensor", "field", "class", "samples", "of a sample", "class of a sample", "parameter"],
+)
+def test_what_memory_does_not_keep_of_a_tensor_is_an_error(data: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        fl.CachedDataset(data)
+
+
+def test_parameters_without_a_gradient_are_ordinary_tensors() -> None:
+    weights = torch.nn.Parameter(torch.ones(3, 2), requires_grad=False)
+    for data in (weights, [weights, weights, weights]):
+        expected = next(iter(TorchDataLoader(data, batch_size=3)))  # type: ignore[arg-type]
+        (found,) = fl.DataLoader(fl.CachedDataset(data), batch_size=3)
+        assert type(found) is type(expected)
+        assert torch.equal(found, expected)

@@ -22,7 +22,7 @@ from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators.keyed import KeyedGenerators, loading
 from foreload.batch.unlike import note_unlike
 from foreload.cache.serialize import separate
-from foreload.cache.view import CachedView, holds_values
+from foreload.cache.view import CachedView, holds_values, loads_together
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
 
@@ -86,14 +86,13 @@ class SampleAssembly:
         self._dataset = dataset
         self._asked = dataset.seen if isinstance(dataset, CachedView) else dataset
         self._batched = spec.auto_collation
-        self._whole = bool(getattr(dataset, "__getitems__", None)) if self._batched else False
+        self._whole = self._batched and loads_together(dataset)
         collate = spec.collate_fn
         self._is_default, is_pinned = is_default_collate(collate), spec.pin_device is not None
         self._own_collate = self._is_default and not added_functions()  # nothing of the user's
         self._collate = collate_into(buffers, is_required=is_pinned) if self._is_default else collate
         self._surroundings = surroundings
-        self._draws = not holds_values(dataset)
-        # (Torch's own function has copied what it stacks.)
+        self._draws = not holds_values(dataset)  # (and torch's own function has copied what it stacks)
         self._copies = copies and not (self._batched and self._own_collate)
         self._buffers = buffers
         self._pin_device = spec.pin_device
@@ -167,8 +166,9 @@ class SampleAssembly:
             loading.dataset = self._asked
             key(_first(indices))
             loading.sample = None
-        samples: Sequence[Any] = self._dataset.__getitems__(indices)
-        return samples
+            if isinstance(self._dataset, CachedView):
+                return self._dataset.load_many(indices, key)
+        return self._dataset.__getitems__(indices)  # type: ignore[no-any-return]
 
     def _one_by_one(self, indices: Any, begin: int, end: int, lost: dict[int, Exception]) -> list[Any]:
         return self._drawing(partial(self._load_run, indices, begin, end, lost))

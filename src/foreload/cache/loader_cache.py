@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from foreload.cache.budget import MemoryBudget, has_tables
@@ -24,6 +23,7 @@ from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
+from foreload.order.generator_states import generators_set_back
 from foreload.order.lookahead import asks_once, look_ahead
 from foreload.order.ranks import Router, present_rank
 from foreload.order.samplers import KeyedSampler
@@ -302,9 +302,8 @@ class LoaderCache:
         """
         size = 0
         if not spec.by_processes:
-            # A failure is raised again in the epoch, where it can be reported. Generators are set back because the
-            # sampler may draw its seed from the one that the dataset draws from.
-            with torch.random.fork_rng(devices=[]), contextlib.suppress(Exception):
+            # A failure is raised again in the epoch, where it can be reported.
+            with generators_set_back(), contextlib.suppress(Exception):
                 dataset = self._root
                 if self._is_of_images:
                     pixels, _ = dataset.prepare_sample(index, "decoded")

@@ -17,6 +17,7 @@ from foreload.cache.serialize import deserialize, serialize
 from foreload.cache.spill import SpillFolder, SpillTarget
 from foreload.checks import Array
 from foreload.errors import warn_user
+from foreload.order.generator_states import generators_set_back
 
 __all__ = ["SampleStore"]
 
@@ -168,9 +169,14 @@ class SampleStore:
             )
 
     def load_ahead(self, index: int, read: Callable[[int], Any]) -> int:
-        """Load a sample ahead of its request, and return the bytes that keeping it would take."""
-        self._ahead[index] = read(index)
-        return block_size(sum(map(len, serialize(self._ahead[index]))))
+        """Load a sample ahead of its request, and return the bytes that keeping it would take.
+
+        One that draws random numbers is loaded again when it is requested, so that it draws those of its turn.
+        """
+        with generators_set_back() as have_drawn:
+            sample, is_random = read(index), have_drawn()
+        self._ahead |= {} if is_random else {index: sample}
+        return block_size(sum(map(len, serialize(sample))))
 
     def load_many(self, indices: Iterable[int], read: Callable[[list[int]], Any]) -> list[Any]:
         """Return several samples; those that are not cached are read by one call of ``read(indices)``."""

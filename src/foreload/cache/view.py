@@ -28,6 +28,7 @@ __all__ = [
     "has_two_stages",
     "holds_values",
     "is_remote",
+    "loads_together",
     "parts_of",
     "root_of",
     "unwrap",
@@ -80,6 +81,23 @@ def has_two_stages(dataset: Any) -> bool:
     """Whether ``prepare_sample`` and ``finish_sample`` make a sample, not a ``__getitem__`` of a subclass."""
     stages = min(definition_depth(dataset, name) for name in ("prepare_sample", "finish_sample"))
     return isinstance(dataset, TwoStage) and stages <= definition_depth(dataset, "__getitem__")
+
+
+def loads_together(dataset: Any) -> bool:
+    """Whether a dataset has a ``__getitems__`` that does more than ask for one sample after the other.
+
+    If torch's wrappers do no more, samples are loaded one by one, each with random numbers of its own.
+
+    >>> loads_together(Subset([10, 20, 30], [0, 2])), loads_together(Subset(TensorDataset(torch.ones(3)), [0]))
+    (False, False)
+    """
+    kind = wrapper_kind(dataset)
+    if kind is Subset:
+        return loads_together(dataset.dataset)
+    if kind is StackDataset:
+        parts = dataset.datasets
+        return any(map(loads_together, parts.values() if isinstance(parts, dict) else parts))
+    return callable(getattr(dataset, "__getitems__", None))
 
 
 def first_stage(dataset: Any, keep: Keep) -> Callable[[int], Any]:
@@ -178,30 +196,53 @@ class CachedView(Dataset[Any]):
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
         """Load several samples at once, if the dataset can."""
-        many = getattr(self._root, "__getitems__", None)
-        if not callable(many) or (self._is_split and not isinstance(self._root, TwoStageBatches)):
+        if not loads_together(self._root) or (self._is_split and not isinstance(self._root, TwoStageBatches)):
             return None
-        return partial(self._load_many, partial(self._read_many, many))
+        # (A batch of these draws once, where samples would draw for themselves, as those from the cache do.)
+        return None if getattr(held(root_of(self._root), "transform"), "random", False) else self.load_many
 
-    def _read_many(self, many: Callable[..., Sequence[Any]], indices: Sequence[Any]) -> Sequence[Any]:
-        return self._root.prepare_samples(indices, self._keep) if self._is_split else many(indices)
+    def load_many(self, indices: Sequence[Any], key: Callable[[Any], None] | None = None) -> Sequence[Any]:
+        """Load several samples at once.
 
-    def _load_many(self, read: Callable[[Any], Sequence[Any]], indices: Sequence[Any]) -> Sequence[Any]:
+        Args:
+            indices: of the samples.
+            key: called with the index of each sample before what comes after the cache is applied to it, so that
+                this draws the same random numbers as if the sample were loaded by itself.
+        """
         timer = _Timed(1, len(indices))
+        positions: Sequence[Any] = indices
+        samples: Sequence[Any]
         if self._store is None:
-            samples = read(indices)
+            samples = self._read_many(indices)
         else:
             positions = [self._position(index, len(self._store)) for index in indices]
             if None in positions:
-                return [self[index] for index in indices]
-            samples = timer.load(self._store.load_many, positions, read)
-            if self._is_split:
-                samples = timer.transform(self._each, self._root.finish_sample, positions, samples)
-        return samples if self._transform is None else timer.transform(self._each, self._transform, samples)
+                return [self._keyed(key, index, self.__getitem__, index) for index in indices]
+            samples = timer.load(self._store.load_many, positions, self._read_many)
+        if not self._is_split and self._transform is None:
+            return samples
+        rows = zip(indices, positions, samples, strict=True)
+        samples = timer.transform(lambda: [self._keyed(key, row[0], self._finish, *row[1:]) for row in rows])
+        return samples
+
+    def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
+        root = self._root
+        samples: Sequence[Any] = (
+            root.prepare_samples(indices, self._keep) if self._is_split else root.__getitems__(indices)
+        )
+        return samples
 
     @staticmethod
-    def _each(function: Callable[..., Any], *columns: Sequence[Any]) -> list[Any]:
-        return [function(*row) for row in zip(*columns, strict=True)]
+    def _keyed(key: Callable[[Any], None] | None, index: Any, load: Callable[..., Any], *arguments: Any) -> Any:
+        if key is not None:
+            key(index)
+        return load(*arguments)
+
+    def _finish(self, position: Any, sample: Any) -> Any:
+        """Apply what comes after the cache."""
+        if self._is_split:
+            sample = self._root.finish_sample(position, sample)
+        return sample if self._transform is None else self._transform(sample)
 
     def timed(self, weight: int) -> TimedView:
         """Return the same samples, with the stages of each in a span of its own.

@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from foreload.batch.containers import Container, check_alike
 from foreload.batch.unlike import first_rounded, note_unlike
+from foreload.datasets.tensor_rows import check_plain
 from foreload.record.progress import track
 
 __all__ = ["preload"]
@@ -23,7 +24,8 @@ def preload(dataset: Any) -> tuple[Any, Container | None]:
         The batch of all samples; and the container of a sample, if it is one.
 
     Raises:
-        TypeError: it has no length, is of pandas, or its samples are containers of different types.
+        TypeError: it has no length, is of pandas, or its samples are containers of different types, or tensors
+            with a gradient or of a class of their own.
         ValueError: it has no samples, they have different keys, or a number in one does not fit into the type of
             all together.
         Exception: a sample cannot be loaded, or makes no batch with the others; a note names it.
@@ -54,6 +56,8 @@ def preload(dataset: Any) -> tuple[Any, Container | None]:
             raise
 
     samples = [load(index) for index in track(range(count), "preloading", total=count, after=1)]
+    for number, sample in enumerate(samples):
+        check_plain(f"data[{number}]", sample, is_sample=True)
     try:
         batch = default_collate(samples)
     except Exception as error:

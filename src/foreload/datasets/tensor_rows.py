@@ -24,11 +24,15 @@ from foreload.datasets.mapped_files import MappedFile, mapping_of, read_only_fil
 from foreload.datasets.page_lock import can_page_lock, page_lock
 from foreload.nested import bytes_of
 
-__all__ = ["Rows", "as_tensor", "byte_rows", "from_array", "row_bytes", "without_rows"]
+__all__ = ["Rows", "as_tensor", "byte_rows", "check_plain", "from_array", "row_bytes", "without_rows"]
 
 
 # Of which torch does not read its own pickles.
 _UNREADABLE = (torch.uint16, torch.uint32, torch.uint64)
+
+
+# The classes of tensors of which samples and batches are ordinary tensors.
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,28 @@ def without_rows(tensor: torch.Tensor) -> str:
     if tensor.layout is not torch.strided:
         return f"of the layout {tensor.layout}; give {{name}}.to_dense()"
     return "quantized; give {name}.dequantize(), or {name}.int_repr()" if tensor.is_quantized else ""
+
+
+def check_plain(name: str, data: Any, *, is_sample: bool = False) -> None:
+    """Raise TypeError if a tensor of a sample, or of all samples, is more than the numbers that memory holds.
+
+    Batches in torch's loader would have the gradient, and samples the class, that a copy in memory lacks.
+
+    >>> check_plain("data", (torch.ones(2), {"x": torch.ones(3)}))
+    """
+    if isinstance(data, Mapping):
+        for key, field in data.items():
+            check_plain(f"{name}[{key!r}]", field, is_sample=is_sample)
+    elif isinstance(data, (tuple, list)):
+        for place, field in enumerate(data):
+            check_plain(f"{name}[{place}]", field, is_sample=is_sample)
+    elif isinstance(data, torch.Tensor):
+        if data.requires_grad:
+            raise TypeError(f"{name} requires a gradient, which is not kept; give {name}.detach()")
+        kind = type(data) if is_sample or not data.ndim or type(data) in _PLAIN else type(data[:0])
+        if kind not in _PLAIN:
+            remedy = f"give {name}.as_subclass(torch.Tensor)"
+            raise TypeError(f"{name} is a {kind.__name__}, of which the class is not kept; {remedy}")
 
 
 def from_array(name: str, array: Array) -> torch.Tensor:

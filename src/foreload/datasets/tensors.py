@@ -17,7 +17,7 @@ from foreload.batch.collate import MIN_LENT_BYTES, is_default_collate
 from foreload.batch.containers import Container
 from foreload.checks import Array, Indices, check_bool, check_index, inherits
 from foreload.datasets.preload import preload
-from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, row_bytes, without_rows
+from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, check_plain, row_bytes, without_rows
 from foreload.order.index import as_indices, positions_of, require_nonempty, row_numbers
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches
 
@@ -109,9 +109,9 @@ class CachedDataset(Dataset[Any], NativeBatches):
             memory, and there is never a second copy of more than one of them. (An ndarray cannot be moved.)
 
     Raises:
-        ValueError, TypeError: ``data`` is empty, ragged, or not made of tensors; or its samples have different
-            keys or containers, or hold more than tensors in one, or are of different types, and that of all
-            together does not hold a number of one.
+        ValueError, TypeError: ``data`` is empty, ragged, or not made of ordinary tensors without a gradient; or
+            its samples have different keys or containers, or hold more than tensors in one, or are of different
+            types, and that of all together does not hold a number of one.
 
     >>> data = CachedDataset((torch.arange(6.).view(3, 2), torch.tensor([0, 1, 2])))
     >>> data[1]
@@ -126,6 +126,8 @@ class CachedDataset(Dataset[Any], NativeBatches):
             check_bool("pin", pin)
         check_bool("share", share)
         check_bool("move", move)
+        if not is_loaded:
+            check_plain("data", data)
         whole, container = preload(data) if is_loaded else (data, _container_of(data))
         rows = Rows(_contiguous(whole), None if container is None or container.is_plain else container)
         given = {_address(field) for field in _fields(data)} if not is_loaded else set()

@@ -1,24 +1,27 @@
-"""The states of random generators, as text that goes into any checkpoint, JSON too."""
+"""The states of random generators: set back, or as text that goes into any checkpoint, JSON too."""
 
 from __future__ import annotations
 
 import base64
 import json
+import pickle
 import random
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
+from foreload._torch import global_random, global_random_state
 from foreload.order.samplers import nested_samplers
 
 __all__ = [
     "check_sampler_states",
     "check_text",
     "generator_text",
+    "generators_set_back",
     "kept_generators",
     "own_generator",
     "sampler_states",
@@ -39,6 +42,32 @@ def kept_generators(*generators: torch.Generator | None) -> Iterator[None]:
     finally:
         for generator, state in states:
             generator.set_state(state)
+
+
+@contextmanager
+def generators_set_back() -> Iterator[Callable[[], bool]]:
+    """Set the global generators back at the end of the block, which gets what tells whether it has drawn.
+
+    >>> before = random.getstate()
+    >>> with generators_set_back() as have_drawn:
+    ...     first, number, then = have_drawn(), random.random(), have_drawn()
+    >>> first, then, random.getstate() == before
+    (False, True, True)
+    """
+    python, numpy, generator = global_random(), global_random_state(), torch.default_generator
+    before = python.getstate(), numpy.get_state(legacy=False), generator.get_state()
+    shown = pickle.dumps(before[1])
+
+    def have_drawn() -> bool:
+        same = python.getstate() == before[0] and torch.equal(generator.get_state(), before[2])
+        return not same or pickle.dumps(numpy.get_state(legacy=False)) != shown
+
+    try:
+        yield have_drawn
+    finally:
+        python.setstate(before[0])
+        numpy.set_state(before[1])
+        generator.set_state(before[2])
 
 
 def generator_text(generator: torch.Generator) -> str:

@@ -218,8 +218,10 @@ class ImageDataset(
         position = check_index(index, len(self._files), "images")  # a subclass may have another length
         if not inherits(self, ImageDataset, "prepare_sample", "finish_sample"):
             return self.finish_sample(position, self.prepare_sample(position))
-        if isinstance(self.transform, transforms.ImageTransform) and inherits(self, ImageDataset, "read_encoded"):
+        native = isinstance(self.transform, transforms.ImageTransform) and not self.transform.random
+        if native and inherits(self, ImageDataset, "read_encoded"):
             return self._load_batch([position])[0]
+        # (Random numbers are those of an image that a cache has kept, so what is random is not loaded as a batch.)
         return self._sample(apply_transform(self.transform, self._decode(position)), int(self._targets[position]))
 
     @property

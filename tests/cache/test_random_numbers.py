@@ -1,0 +1,140 @@
+"""With ``seed=``, random numbers are functions of (seed, epoch, index): no cache or batch changes them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset
+
+import foreload as fl
+
+COUNT = 9
+
+
+class Whole(Dataset[Any]):
+    """Loads whole batches."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3,), float(index))
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices]
+
+
+class Drawn(Dataset[Any]):
+    """Draws random numbers from each of the global generators."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, random.random(), np.random.rand(), float(torch.rand(()))], dtype=torch.float64)
+
+
+def noisy(sample: Any) -> Any:
+    image = sample[0] if isinstance(sample, tuple) else sample
+    return image + random.random() + np.random.rand() + torch.rand(())
+
+
+def jittered(image: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(image.resize((4, 4)))) * random.random()
+
+
+def photos(folder: Path) -> list[Path]:
+    paths = [folder / f"{number}.jpg" for number in range(COUNT)]
+    for number, path in enumerate(paths):
+        pixels = np.random.default_rng(number).integers(0, 256, (6, 8, 3), np.uint8)
+        Image.fromarray(pixels).resize((48, 40)).save(path)
+    return paths
+
+
+Make = Callable[[list[Path]], Any]
+DATASETS: dict[str, Make] = {
+    "whole batches": lambda paths: Whole(),
+    "part of whole batches": lambda paths: Subset(Whole(), [5, 3, 1, 4, 3]),
+    "images, random": lambda paths: fl.ImageDataset(paths, transform=fl.transforms.train(16), labels=[0] * COUNT),
+    "images, fixed": lambda paths: fl.ImageDataset(paths, transform=fl.transforms.val(16), labels=[0] * COUNT),
+    "part of images": lambda paths: Subset(
+        fl.ImageDataset(paths, transform=jittered, labels=[0] * COUNT), [3, 4, 5, 4]
+    ),
+    "images in memory": lambda paths: fl.ImageArrayDataset(
+        torch.randint(0, 256, (COUNT, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)),
+        list(range(COUNT)),
+        transform=fl.transforms.val_small(8),
+    ),
+}
+
+
+def loaded(dataset: Any, **options: Any) -> torch.Tensor:
+    options = {"batch_size": 4, "num_workers": 0} | options
+    with fl.DataLoader(dataset, seed=3, **options) as loader:
+        return torch.cat([batch for _ in range(2) for batch in loader])
+
+
+@pytest.mark.filterwarnings(
+    "ignore:sample .* more than the cache's whole budget", "ignore:the cache keeps samples as"
+)
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_transform_draws_the_same_whatever_is_cached_and_however_samples_are_batched(
+    name: str, tmp_path: Path
+) -> None:
+    dataset = DATASETS[name](photos(tmp_path))
+    expected = loaded(dataset, transform=noisy)
+    for cache in (0, 2000, "1MiB"):
+        assert torch.equal(loaded(dataset, transform=noisy, cache=cache), expected), cache
+    for size in (1, 3, COUNT):
+        assert torch.equal(loaded(dataset, transform=noisy, batch_size=size), expected), size
+    for workers in ("threads", "processes"):
+        assert torch.equal(loaded(dataset, transform=noisy, workers=workers, num_workers=2), expected), workers
+
+
+@pytest.mark.parametrize("wrapped", [Subset, ConcatDataset, StackDataset])
+def test_a_sample_of_a_part_draws_the_same_in_any_batch(wrapped: Any) -> None:
+    wrap = {
+        Subset: lambda: Subset(Subset(Drawn(), range(COUNT)), [7, 2, 2, 5, 1]),
+        ConcatDataset: lambda: ConcatDataset([Drawn(), Drawn()]),
+        StackDataset: lambda: StackDataset(Drawn(), list(range(COUNT))),
+    }[wrapped]
+
+    def first(samples: list[Any]) -> torch.Tensor:
+        return torch.stack([sample[0] if isinstance(sample, tuple) else sample for sample in samples])
+
+    expected = loaded(wrap(), batch_size=1, collate_fn=first)
+    for size in (2, 3, 20):
+        assert torch.equal(loaded(wrap(), batch_size=size, collate_fn=first), expected), size
+
+
+@pytest.mark.parametrize("policy", ["opt", "fixed", "lru", "lfu", "fifo", "random"])
+def test_no_policy_changes_what_samples_or_the_loop_draw(policy: Any) -> None:
+    expected = loaded(Drawn())[:COUNT]
+    with fl.DataLoader(Drawn(), 4, num_workers=0, seed=3, cache=fl.Cache("1MiB", policy=policy)) as loader:
+        states = random.getstate(), np.random.get_state()[1].copy()
+        assert torch.equal(torch.cat(list(loader)), expected)
+        assert random.getstate() == states[0]
+        assert (np.random.get_state()[1] == states[1]).all()
+
+
+@pytest.mark.parametrize("policy", ["opt", "fifo"])
+def test_without_a_seed_a_policy_changes_no_draws_either(policy: Any) -> None:
+    def draws(**options: Any) -> tuple[torch.Tensor, float, float]:
+        random.seed(5)
+        np.random.seed(5)
+        torch.manual_seed(5)
+        order = [4, 1, 0, 7, 2]
+        with fl.DataLoader(Drawn(), 2, sampler=order, num_workers=0, **options) as loader:
+            return torch.cat(list(loader)), random.random(), float(np.random.rand())
+
+    expected, *then = draws()
+    found, *after = draws(cache=fl.Cache("1MiB", policy=policy))
+    assert torch.equal(found, expected)
+    assert after == then
