@@ -240,7 +240,7 @@ def _bare(work: Work) -> Epochs:
     def epoch(seed: int) -> Iterable[Any]:
         order = torch.randperm(work.rows, generator=torch.Generator().manual_seed(seed))
         out_x, out_y = torch.empty(work.batch_size, work.columns), torch.empty(work.batch_size, dtype=torch.int64)
-        for where in order.split(work.batch_size):  # (the last one may be smaller, as the loaders' is)
+        for where in torch.split(order, work.batch_size):  # (the last one may be smaller, as the loaders' is)
             rows_x, rows_y = out_x[: len(where)], out_y[: len(where)]
             torch.index_select(x, 0, where, out=rows_x)
             torch.index_select(y, 0, where, out=rows_y)
