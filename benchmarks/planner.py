@@ -1,6 +1,6 @@
 """Time and memory until the first batch of one rank, in a process that does nothing else; prints JSON.
 
-Run by scale.py, which names the kinds.
+Run by scale.py, which says what the kinds are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, DistributedSampler, RandomSampler
 
 import foreload as fl
 
+KINDS = ("order", "unshuffled", "cache", "routed", "resumed", "resumed, routed", "torch", "repeats")
 STEPS = 200
 BATCH = 64
 
@@ -64,10 +65,13 @@ def make(kind: str, samples: int, ranks: int) -> Any:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--kind", required=True)
+    options.add_argument("--kind", required=True, choices=KINDS)
     options.add_argument("--samples", type=int, required=True)
     options.add_argument("--ranks", type=int, default=8)
     arguments = options.parse_args()
+    for name in ("samples", "ranks"):
+        if getattr(arguments, name) < 1:
+            options.error(f"--{name} must be 1 or more, got {getattr(arguments, name)}")
     kind, samples, ranks = arguments.kind, arguments.samples, arguments.ranks
     list(fl.DataLoader(Index(100), 64, shuffle=True, seed=0, num_workers=0, cache="1MiB"))  # imports
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on

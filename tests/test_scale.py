@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -102,3 +104,26 @@ def test_what_a_cluster_loads_is_each_sample_once_with_routing_too() -> None:
         found = np.concatenate([layout.accesses(machine, 1, swaps) for machine in range(layout.machines)])
         assert set(found.tolist()) == set(range(layout.samples))
         assert len(found) == -(-layout.samples // layout.ranks) * layout.ranks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--kind", "rooted", "--samples", "100"), "rooted"),
+        (("--kind", "routed", "--samples", "0"), "--samples"),
+        (("--kind", "routed", "--samples", "100", "--ranks", "0"), "--ranks"),
+    ],
+)
+def test_a_wrong_argument_of_the_planner_is_named(arguments: tuple[str, ...], named: str) -> None:
+    """A kind that does not exist was measured as a shuffled order."""
+    program = Path(__file__).parents[1] / "benchmarks" / "planner.py"
+    done = subprocess.run([sys.executable, str(program), *arguments], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_planner_knows_the_kinds_that_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    planner, scale = importlib.import_module("planner"), importlib.import_module("scale")
+    assert {kind for kind, _ in scale.KINDS} == set(planner.KINDS)

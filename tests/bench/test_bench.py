@@ -42,10 +42,12 @@ def test_every_image_comes_once_an_epoch(contestant: Contestant, folder: Path) -
         assert not torch.equal(*seen)
 
 
+@pytest.mark.parametrize(("rows_in_all", "batch_size"), [(96, 8), (100, 8), (9, 64)])
 @pytest.mark.parametrize("contestant", present(TENSOR_CONTESTANTS), ids=lambda contestant: contestant.name)
-def test_every_row_comes_once_an_epoch(contestant: Contestant) -> None:
-    epoch = contestant.make(Work(rows=96, columns=3, batch_size=8, workers=2))
-    expected = TENSOR_CONTESTANTS[0].make(Work(rows=96, columns=3, batch_size=8))
+def test_every_row_comes_once_an_epoch(contestant: Contestant, rows_in_all: int, batch_size: int) -> None:
+    """Rows that do not fill the last batch too, so that contestants do the same work, however few there are."""
+    epoch = contestant.make(Work(rows=rows_in_all, columns=3, batch_size=batch_size, workers=2))
+    expected = TENSOR_CONTESTANTS[0].make(Work(rows=rows_in_all, columns=3, batch_size=batch_size))
     rows = torch.cat([x.cpu().clone() for x, _ in epoch(1)])
     whole = torch.cat([x for x, _ in expected(1)])
     assert torch.equal(rows.sort(0).values, whole.sort(0).values)

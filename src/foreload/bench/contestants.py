@@ -240,11 +240,11 @@ def _bare(work: Work) -> Epochs:
     def epoch(seed: int) -> Iterable[Any]:
         order = torch.randperm(work.rows, generator=torch.Generator().manual_seed(seed))
         out_x, out_y = torch.empty(work.batch_size, work.columns), torch.empty(work.batch_size, dtype=torch.int64)
-        for start in range(0, work.rows - work.batch_size + 1, work.batch_size):
-            where = order[start : start + work.batch_size]
-            torch.index_select(x, 0, where, out=out_x)
-            torch.index_select(y, 0, where, out=out_y)
-            yield out_x, out_y
+        for where in torch.split(order, work.batch_size):  # (the last one may be smaller, as the loaders' is)
+            rows_x, rows_y = out_x[: len(where)], out_y[: len(where)]
+            torch.index_select(x, 0, where, out=rows_x)
+            torch.index_select(y, 0, where, out=rows_y)
+            yield rows_x, rows_y
 
     return epoch
 
