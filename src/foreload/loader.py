@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from foreload.batch.failure import OnError, check_on_error
 from foreload.batch.unfinished import finisher
 from foreload.cache.budget import MemoryBudget
-from foreload.cache.view import root_of
+from foreload.cache.wrappers import root_of
 from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, default_collate
 
 import foreload as fl
+from foreload.cache.wrappers import unwrap
 
 COUNT = 9
 
@@ -96,6 +97,91 @@ def test_a_transform_draws_the_same_whatever_is_cached_and_however_samples_are_b
         assert torch.equal(loaded(dataset, transform=noisy, batch_size=size), expected), size
     for workers in ("threads", "processes"):
         assert torch.equal(loaded(dataset, transform=noisy, workers=workers, num_workers=2), expected), workers
+
+
+def unchanged(sample: Any) -> Any:
+    return sample
+
+
+def own(samples: list[Any]) -> Any:
+    return default_collate(samples)
+
+
+class Twice(fl.ImageDataset):
+    """Two views of each image."""
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return (super().__getitem__(index)[0], *super().__getitem__(index))
+
+
+def randomly(paths: list[Path], kind: Any = fl.ImageDataset, **options: Any) -> Any:
+    return kind(paths, 16, transform=fl.transforms.train(16), labels=[*range(COUNT)], **options)
+
+
+def small() -> Any:
+    images = torch.randint(
+        0, 256, (COUNT, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    return fl.ImageArrayDataset(images, list(range(COUNT)), transform=fl.transforms.train_small(12, padding=2))
+
+
+NATIVE: dict[str, Make] = {
+    "images": randomly,
+    "images, cached": lambda paths: randomly(paths, loading_mode="cached"),
+    "part of images": lambda paths: Subset(Subset(randomly(paths), range(1, COUNT)), [5, 3, 1, 4, 3]),
+    "two views": lambda paths: randomly(paths, Twice),
+    "several images": lambda paths: StackDataset(randomly(paths), randomly(paths)),
+    "images in memory": lambda paths: small(),
+    "part of images in memory": lambda paths: Subset(small(), [5, 3, 1, 4, 3]),
+    "several images in memory": lambda paths: StackDataset(a=small(), b=StackDataset(small())),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_native_transform_draws_the_same_however_images_are_loaded(name: str, tmp_path: Path) -> None:
+    dataset = NATIVE[name](photos(tmp_path))
+
+    def all_of(sample: Any) -> list[torch.Tensor]:
+        if isinstance(sample, torch.Tensor):
+            return [sample]
+        parts = sample.values() if isinstance(sample, dict) else sample
+        return [tensor for part in parts for tensor in all_of(part)]
+
+    def epochs(**options: Any) -> list[torch.Tensor]:
+        options = {"batch_size": 4, "num_workers": 0} | options
+        with fl.DataLoader(dataset, seed=3, shuffle=True, **options) as loader:
+            batches = [all_of(batch) for _ in range(2) for batch in loader]
+        return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+
+    processes: dict[str, Any] = {"num_workers": 2, "workers": "processes"}
+    ways: list[dict[str, Any]] = [
+        *({"batch_size": size} for size in (1, 3, COUNT)),
+        *({"transform": unchanged} | more for more in ({}, {"num_workers": 2, "workers": "threads"})),
+        {"collate_fn": own},
+        {"on_error": "skip"},
+        processes,
+        processes | {"batch_size": 1},
+    ]
+    if isinstance(unwrap(dataset)[0], fl.ImageDataset) and not isinstance(dataset, Twice):
+        budgets = "1MiB", "8KiB", fl.Cache("1MiB", keep="encoded"), fl.Cache("1MiB", keep="decoded")
+        ways += [processes | {"cache": budget} for budget in budgets]
+        ways += [{"cache": "1MiB"}, {"cache": "1MiB", "transform": unchanged}]
+    expected = epochs()
+    for way in ways:
+        assert all(map(torch.equal, epochs(**way), expected)), way
+    if name == "two views":
+        assert not torch.equal(expected[0], expected[1])
+
+
+@pytest.mark.filterwarnings("ignore:the cache keeps samples as")
+def test_a_part_by_negative_indices_may_be_cached(tmp_path: Path) -> None:
+    images = fl.ImageDataset(photos(tmp_path), 16, labels=[*range(COUNT)])
+    expected = [images[index][0] for index in (-1, 3, -2)]
+    for part in (Subset(images, [-1, 3, -2]), Subset(Subset(images, [-1, 0, 3, -2]), [0, 2, 3])):
+        with fl.DataLoader(part, 3, num_workers=0, cache="1MiB") as loader:
+            for _ in range(2):
+                ((batch, _),) = loader
+                assert torch.equal(batch, torch.stack(expected))
 
 
 @pytest.mark.parametrize("wrapped", [Subset, ConcatDataset, StackDataset])

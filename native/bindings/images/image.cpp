@@ -295,7 +295,8 @@ nb::bytes tile(nb::bytes jpeg, int interval) {
   return to_bytes(std::span<const uint8_t>(tiled));
 }
 
-void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Bytes out) {
+void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, uint32_t epoch, size_t index,
+                   Bytes out) {
   if (out.shape(0) != transform.sample_bytes()) throw Error(ErrorKind::value, "out must hold one sample");
   const DecodedImage decoded{image.data(), static_cast<int>(image.shape(1)), static_cast<int>(image.shape(0)),
                              nullptr};
@@ -304,7 +305,7 @@ void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Byt
   if (decoded.width < 1 || decoded.height < 1) throw Error(ErrorKind::value, "the image has no pixels");
   uint8_t* const to = out.data();
   const ReleaseGil release;
-  this_threads_loader().show(decoded, 0, whole, {seed, 0}, to);
+  this_threads_loader().show(decoded, index, whole, {seed, epoch}, to);
 }
 
 }  // namespace
@@ -344,5 +345,6 @@ void bind_image(nb::module_& module) {
   module.def("tile_jpeg", &tile, nb::arg("jpeg"), nb::arg("interval") = 0,
              "Return the same JPEG with restart markers; empty if it cannot have them.");
   module.def("transform_rgb", &transform_rgb, nb::arg("transform"), nb::arg("image"), nb::arg("seed"),
-             nb::arg("out"), "Apply a transform to height x width x 3 bytes.");
+             nb::arg("epoch"), nb::arg("index"), nb::arg("out"),
+             "Apply a transform to height x width x 3 bytes.");
 }

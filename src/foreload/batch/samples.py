@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import numpy as np
-
 from foreload import _native
 from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
@@ -22,14 +20,15 @@ from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators.keyed import KeyedGenerators, loading
 from foreload.batch.unlike import note_unlike
 from foreload.cache.serialize import separate
-from foreload.cache.view import CachedView, holds_values, loads_together
+from foreload.cache.view import CachedView, holds_values
+from foreload.cache.wrappers import draws_together, loads_together
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
     from foreload.protocol import BatchMemory, BatchOptions
 
-__all__ = ["ColumnAssembly", "SampleAssembly", "Surroundings"]
+__all__ = ["SampleAssembly", "Surroundings"]
 
 T = TypeVar("T")
 
@@ -87,6 +86,7 @@ class SampleAssembly:
         self._asked = dataset.seen if isinstance(dataset, CachedView) else dataset
         self._batched = spec.auto_collation
         self._whole = self._batched and loads_together(dataset)
+        self._draws_together = self._whole and draws_together(self._asked)
         collate = spec.collate_fn
         self._is_default, is_pinned = is_default_collate(collate), spec.pin_device is not None
         self._own_collate = self._is_default and not added_functions()  # nothing of the user's
@@ -162,6 +162,8 @@ class SampleAssembly:
         return self.source()[index]
 
     def _load_whole(self, indices: Any, key: Key | None) -> Sequence[Any]:
+        if key is not None and self._draws_together:
+            return [self._load_one(index, key) for index in indices]
         if key is not None:
             loading.dataset = self._asked
             key(_first(indices))
@@ -240,28 +242,6 @@ class SampleAssembly:
         with generators.kept(), lending(self._buffers):
             generators.key_batch(_first(indices))
             return self._collate(samples)
-
-
-class ColumnAssembly(SampleAssembly):
-    """Batches of a dataset whose ``__getitems__`` makes most of them as a whole.
-
-    Args:
-        spec: options of the loader.
-        dataset: returns a :class:`~foreload.batch.collated.Collated`, or else samples, of a list of indices.
-        buffers: memory for the batches.
-
-    Attributes:
-        in_memory: whether the loop may write to the memory that samples lie in, so that none may be made ahead.
-    """
-
-    in_memory = False
-
-    def __init__(self, spec: BatchOptions, dataset: Any, buffers: BatchMemory) -> None:
-        super().__init__(spec, dataset, 1, buffers, arrays=False)
-
-    def start(self, indices: Any) -> Batch:
-        """See :class:`~foreload.protocol.Assembly`."""
-        return super().start(indices.tolist() if isinstance(indices, np.ndarray) else list(indices))
 
 
 def _first(indices: Any) -> Any:

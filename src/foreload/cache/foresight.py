@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import Dataset, DistributedSampler, Sampler
 
 from foreload._torch import draw_seed
-from foreload.cache.view import root_of
+from foreload.cache.wrappers import root_of
 from foreload.checks import Indices
 from foreload.order.generator_states import kept_generators, sampler_states, set_sampler_states
 from foreload.order.known import KNOWN_SAMPLERS

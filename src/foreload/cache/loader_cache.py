@@ -18,7 +18,8 @@ from foreload.cache.plan import Plan, compile_plan, fixed_set
 from foreload.cache.sharing import SharedStore, place_in_order
 from foreload.cache.spill import SpillFolder
 from foreload.cache.store import SampleStore
-from foreload.cache.view import first_stage, has_two_stages, unwrap
+from foreload.cache.view import first_stage, has_two_stages
+from foreload.cache.wrappers import unwrap
 from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.options import Cache

@@ -19,7 +19,7 @@ from foreload.cache.foresight import Foresight, source_of
 from foreload.cache.instances import identify_instances, identity_of, set_identity
 from foreload.cache.replanning import MAX_PLANNED, EpochPlans, fall_back
 from foreload.cache.store import SampleStore
-from foreload.cache.view import places_of, unwrap
+from foreload.cache.wrappers import places_of, unwrap
 from foreload.checks import Indices, check_bool, check_int
 from foreload.machine import granted_memory
 from foreload.order.index import position_of

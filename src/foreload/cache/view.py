@@ -12,10 +12,11 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, Tenso
 
 from foreload import _native
 from foreload._torch import wrapper_kind
+from foreload.cache.wrappers import loads_together, root_of, unwrap
 from foreload.checks import definition_depth, held
 from foreload.errors import warn_user
 from foreload.options import Keep
-from foreload.order.index import position_of, row_numbers
+from foreload.order.index import position_of
 from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
@@ -28,76 +29,15 @@ __all__ = [
     "has_two_stages",
     "holds_values",
     "is_remote",
-    "loads_together",
     "parts_of",
-    "root_of",
-    "unwrap",
     "warn_of_randomness",
 ]
-
-Places = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def root_of(dataset: Any) -> Any:
-    """Return the dataset within torch's ``Subset``."""
-    while wrapper_kind(dataset) is Subset:
-        dataset = dataset.dataset
-    return dataset
-
-
-def unwrap(dataset: Any) -> tuple[Any, Places | None]:
-    """Return the dataset within torch's ``Subset``, and the position of each sample in it.
-
-    A ``Subset`` of keys or negative indices, which are no positions, is a dataset of its own.
-
-    >>> unwrap(Subset(Subset([10, 20, 30, 40], [3, 2, 1]), [0, 2]))
-    ([10, 20, 30, 40], array([3, 1]))
-    """
-    places: Places | None = None
-    while wrapper_kind(dataset) is Subset:
-        inner = row_numbers(dataset.indices)
-        if inner is None or (inner < 0).any():
-            break
-        places = inner if places is None else inner[places]
-        dataset = dataset.dataset
-    return dataset, places
-
-
-def places_of(positions: Places, places: Places | None) -> Places:
-    """Return where samples of a ``Subset`` lie in the dataset within it; -1 where there is none.
-
-    >>> places_of(np.array([1, 0, 2]), np.array([30, 31]))
-    array([31, 30, -1])
-    """
-    if places is None:
-        return positions
-    inside = (positions >= 0) & (positions < len(places))
-    found = np.full(len(positions), -1)
-    found[inside] = places[positions[inside]]
-    return found
 
 
 def has_two_stages(dataset: Any) -> bool:
     """Whether ``prepare_sample`` and ``finish_sample`` make a sample, not a ``__getitem__`` of a subclass."""
     stages = min(definition_depth(dataset, name) for name in ("prepare_sample", "finish_sample"))
     return isinstance(dataset, TwoStage) and stages <= definition_depth(dataset, "__getitem__")
-
-
-def loads_together(dataset: Any) -> bool:
-    """Whether a dataset has a ``__getitems__`` that does more than ask for one sample after the other.
-
-    If torch's wrappers do no more, samples are loaded one by one, each with random numbers of its own.
-
-    >>> loads_together(Subset([10, 20, 30], [0, 2])), loads_together(Subset(TensorDataset(torch.ones(3)), [0]))
-    (False, False)
-    """
-    kind = wrapper_kind(dataset)
-    if kind is Subset:
-        return loads_together(dataset.dataset)
-    if kind is StackDataset:
-        parts = dataset.datasets
-        return any(map(loads_together, parts.values() if isinstance(parts, dict) else parts))
-    return callable(getattr(dataset, "__getitems__", None))
 
 
 def first_stage(dataset: Any, keep: Keep) -> Callable[[int], Any]:
@@ -198,8 +138,7 @@ class CachedView(Dataset[Any]):
         """Load several samples at once, if the dataset can."""
         if not loads_together(self._root) or (self._is_split and not isinstance(self._root, TwoStageBatches)):
             return None
-        # (A batch of these draws once, where samples would draw for themselves, as those from the cache do.)
-        return None if getattr(held(root_of(self._root), "transform"), "random", False) else self.load_many
+        return self.load_many
 
     def load_many(self, indices: Sequence[Any], key: Callable[[Any], None] | None = None) -> Sequence[Any]:
         """Load several samples at once.

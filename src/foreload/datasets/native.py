@@ -11,6 +11,7 @@ from foreload._torch import wrapper_kind
 from foreload.batch.assembly import SubsetAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.unfinished import UnfinishedBatches
+from foreload.cache.wrappers import unwrap
 from foreload.protocol import Assembly, BatchMemory, NativeBatches
 
 __all__ = ["finishes_on_device", "native_assembly"]
@@ -31,6 +32,8 @@ def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers
         return None
     kind = wrapper_kind(dataset)
     if kind is Subset:
+        if spec.has_cache and wrapper_kind(unwrap(dataset)[0]) is Subset:
+            return None  # of negative indices, say, which are no places in a cache
         whole = native_assembly(spec, dataset.dataset, key, buffers)
         return None if whole is None else SubsetAssembly(whole, dataset)
     is_tensor = type(dataset) is torch.Tensor and spec.on_error == "raise" and not spec.has_cache

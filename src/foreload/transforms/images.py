@@ -298,8 +298,22 @@ get_train_transforms = train
 get_val_transforms = val
 
 
-def transform_array(transform: ImageTransform, image: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Apply ``transform`` to uint8 of height x width x 3, with random numbers from torch's global generator.
+def transform_array(
+    transform: ImageTransform,
+    image: np.ndarray[Any, Any],
+    key: tuple[int, int] | None = None,
+    index: int = 0,
+) -> torch.Tensor:
+    """Apply ``transform`` to one image.
+
+    Args:
+        transform: the transform.
+        image: uint8 of height x width x 3.
+        key: (seed, epoch); by default the seed is drawn from torch's global generator.
+        index: of the image. Its random numbers are those of (seed, epoch, index).
+
+    Returns:
+        Tensor of 3 x height x width.
 
     >>> image = np.zeros((50, 40, 3), np.uint8)
     >>> pixels = transform_array(train(32), image)
@@ -307,8 +321,9 @@ def transform_array(transform: ImageTransform, image: np.ndarray[Any, Any]) -> t
     (torch.Size([3, 32, 32]), torch.float32)
     """
     out = torch.empty(transform.shape(1), dtype=transform.dtype, device="cpu")
-    seed = draw_seed() if transform.random else 0
-    _native.transform_rgb(transform.native, image, seed, out.view(-1).view(torch.uint8).numpy())
+    if key is None:
+        key = (draw_seed() if transform.random else 0, 0)
+    _native.transform_rgb(transform.native, image, *key, index, out.view(-1).view(torch.uint8).numpy())
     return shaped(transform, out, 1)[0]
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from foreload.batch.buffers import Buffers
-from foreload.cache.view import root_of, warn_of_randomness
+from foreload.cache.view import warn_of_randomness
+from foreload.cache.wrappers import root_of
 from foreload.dataset_state.between_epochs import BetweenEpochs
 from foreload.errors import warn_user
 

@@ -19,7 +19,7 @@ from torch.utils.data import Sampler, default_convert
 
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
-from foreload.batch.samples import ColumnAssembly
+from foreload.batch.columns import ColumnAssembly
 from foreload.cache.view import holds_values, is_remote
 from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of

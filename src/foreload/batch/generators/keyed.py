@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.utils.data import Subset
 
-from foreload._torch import global_random, global_random_state
+from foreload._torch import global_random, global_random_state, wrapper_kind
 from foreload.batch.generators.twisters import Trio, states_of
 
-__all__ = ["KeyedGenerators", "global_trio", "loading"]
+__all__ = ["KeyedGenerators", "global_trio", "loading", "take_epoch"]
 
 T = TypeVar("T")
 
@@ -40,15 +41,30 @@ class _Loading(threading.local):
         sample: the number that the generators are keyed with; None for a whole batch, or if they are not keyed.
         turn: how often a dataset that loads ahead has been asked since then; None if the generators are not keyed.
         dataset: the dataset that a loader of ours asks for samples, which may be made of others.
+        is_fresh: whether :func:`take_epoch` has not been called since the generators were keyed.
     """
 
     epoch: tuple[int, int] | None = None
     sample: int | None = None
     turn: int | None = None
     dataset: Any = None
+    is_fresh: bool = False
 
 
 loading = _Loading()
+
+
+def take_epoch(dataset: Any) -> tuple[int, int] | None:
+    """Return the (seed, epoch) of the samples that a loader of ours asks a dataset for; None if none does.
+
+    It is for native transforms, which make random numbers of their own of (seed, epoch, index). Once for each time
+    that the generators are keyed: code of the user's that asks for a sample again wants other numbers. Nor does
+    it hold where the dataset is a part of another one, which may ask for anything.
+    """
+    asked, is_fresh, loading.is_fresh = loading.dataset, loading.is_fresh, False
+    while wrapper_kind(asked) is Subset:
+        asked = asked.dataset
+    return loading.epoch if is_fresh and asked is dataset else None
 
 
 def global_trio() -> Trio:
@@ -99,6 +115,7 @@ class KeyedGenerators:
     def key_batch(self, index: Any) -> None:
         """Give the generators the state of what collates the batch whose first sample is ``index``."""
         self._key(_number(index) ^ _BATCH)
+        loading.is_fresh = False
 
     def _key(self, number: int) -> None:
         if self._is_pure:
@@ -106,7 +123,7 @@ class KeyedGenerators:
         self._is_keyed = True
         self._trio.python.gauss_next = None  # type: ignore[attr-defined]
         self._states.key(*self._of, number)
-        loading.sample, loading.turn = number, 0
+        loading.sample, loading.turn, loading.is_fresh = number, 0, True
 
     def _note_draw(self) -> None:
         if self._is_keyed and not self._draws:
@@ -125,6 +142,7 @@ class KeyedGenerators:
             yield
         finally:
             loading.epoch, loading.sample, loading.turn, loading.dataset = outer
+            loading.is_fresh = False
             if self._is_pure:
                 self._note_draw()
             self._states.restore()

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from foreload._torch import draw_seed
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import is_default_collate, pinned
 from foreload.batch.collated import Collated
 from foreload.checks import Array, check_index, inherits
-from foreload.datasets.images.transform import apply_transform
+from foreload.datasets.images.transform import apply_transform, random_key
 from foreload.datasets.tensor_rows import from_array
 from foreload.order.index import positions_of, require_nonempty
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, UserCode
@@ -73,10 +72,10 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """Transform one image; random numbers come from torch's global generator."""
         position = check_index(index, len(self.images), "images")  # a subclass may have another length
-        image = self.images[position]
         if isinstance(self.transform, SmallImageTransform):
-            return self.transform(image), int(self.targets[position])
-        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+            sample: tuple[Any, int] = self._load_batch([position])[0]
+            return sample
+        pixels = np.ascontiguousarray(self.images[position].permute(1, 2, 0).numpy())
         return apply_transform(self.transform, pixels), int(self.targets[position])
 
     @property
@@ -92,9 +91,9 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         assert isinstance(self.transform, SmallImageTransform)
         if not len(indices):
             return []
-        seed = draw_seed() if self.transform.random else 0
         memory = memory_for_a_batch()
-        batch = SmallImageAssembly(self, self.transform, (seed, 0), memory).start(indices)
+        key = random_key(self, self.transform)
+        batch = SmallImageAssembly(self, self.transform, key, memory).start(indices)
         batch.job.run_here()
         images, targets = batch.take()
         return Collated([memory.handed_over(images), targets], len(indices), numbers=(1,))

@@ -12,7 +12,6 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from foreload import _native, transforms
-from foreload._torch import draw_seed
 from foreload.batch.buffers import Buffers, memory_for_a_batch
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
@@ -26,7 +25,7 @@ from foreload.datasets.images.cache import ImageCache, check_room, warn_of_nothi
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.images.decoders import Decoder
 from foreload.datasets.images.encoded import EncodedAssembly, choose_decoder
-from foreload.datasets.images.transform import apply_transform
+from foreload.datasets.images.transform import apply_transform, random_key
 from foreload.datasets.stream import Streamable, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
@@ -218,11 +217,9 @@ class ImageDataset(
         position = check_index(index, len(self._files), "images")  # a subclass may have another length
         if not inherits(self, ImageDataset, "prepare_sample", "finish_sample"):
             return self.finish_sample(position, self.prepare_sample(position))
-        native = isinstance(self.transform, transforms.ImageTransform) and not self.transform.random
-        if native and inherits(self, ImageDataset, "read_encoded"):
+        if isinstance(self.transform, transforms.ImageTransform) and inherits(self, ImageDataset, "read_encoded"):
             return self._load_batch([position])[0]
-        # (Random numbers are those of an image that a cache has kept, so what is random is not loaded as a batch.)
-        return self._sample(apply_transform(self.transform, self._decode(position)), int(self._targets[position]))
+        return self._sample(position, self._decode(position), int(self._targets[position]))
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, ...]]] | None:
@@ -234,14 +231,14 @@ class ImageDataset(
         assert isinstance(self.transform, transforms.ImageTransform)
         if not len(indices):
             return []
-        seed = draw_seed() if self.transform.random else 0
         memory = memory_for_a_batch()
-        batch = self.image_assembly(self.transform, (seed, 0), memory).start(indices)
+        batch = self.image_assembly(self.transform, random_key(self, self.transform), memory).start(indices)
         batch.job.run_here()
         images, *others = batch.take()
         return Collated([memory.handed_over(images), *others], len(indices), IMAGE_NUMBERS)
 
-    def _sample(self, image: Any, target: int) -> tuple[Any, ...]:
+    def _sample(self, index: int, pixels: Array, target: int) -> tuple[Any, ...]:
+        image = apply_transform(self.transform, pixels, self, index)
         has_flips = isinstance(self.transform, transforms.ImageTransform) and self.transform.flip_on_device
         return (image, target, False) if has_flips else (image, target)  # mirrored already, by itself
 
@@ -335,8 +332,8 @@ class ImageDataset(
     def finish_sample(self, index: int, prepared: tuple[Any, int]) -> tuple[Any, ...]:
         """Decode and transform an image from the cache."""
         image, target = prepared
-        array = decode_image(image, self.path(index)) if isinstance(image, bytes) else image
-        return self._sample(apply_transform(self.transform, array), target)
+        pixels = decode_image(image, self.path(index)) if isinstance(image, bytes) else image
+        return self._sample(index, pixels, target)
 
     def user_code(self) -> Iterable[Any]:
         """Return the transform; see :class:`foreload.protocol.UserCode`."""

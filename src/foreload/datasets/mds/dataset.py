@@ -16,7 +16,7 @@ from foreload import _native
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
-from foreload.batch.samples import ColumnAssembly
+from foreload.batch.columns import ColumnAssembly
 from foreload.cache.fingerprint import check_stamp, stamp
 from foreload.checks import Array, Indices, inherits
 from foreload.datasets.base import BaseDataset

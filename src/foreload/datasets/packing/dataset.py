@@ -13,7 +13,7 @@ from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
-from foreload.batch.samples import ColumnAssembly
+from foreload.batch.columns import ColumnAssembly
 from foreload.checks import Array, check_index, inherits
 from foreload.datasets.packing.masks import cu_seqlens
 from foreload.datasets.packing.pieces import Pieces, ranges

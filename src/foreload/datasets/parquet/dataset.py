@@ -12,7 +12,7 @@ import numpy as np
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
-from foreload.batch.samples import ColumnAssembly
+from foreload.batch.columns import ColumnAssembly
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset

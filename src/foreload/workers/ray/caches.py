@@ -11,7 +11,7 @@ import numpy as np
 from foreload.cache.forms import forms_of
 from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.store import SampleStore
-from foreload.cache.view import unwrap
+from foreload.cache.wrappers import unwrap
 from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.protocol import ImageForms

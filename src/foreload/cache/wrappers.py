@@ -1,0 +1,85 @@
+"""Torch's wrappers of datasets, as the cache and the loading of samples see through them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch.utils.data import StackDataset, Subset
+
+from foreload._torch import wrapper_kind
+from foreload.checks import held
+from foreload.order.index import row_numbers
+
+__all__ = ["Places", "draws_together", "loads_together", "places_of", "root_of", "unwrap"]
+
+Places = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def root_of(dataset: Any) -> Any:
+    """Return the dataset within torch's ``Subset``."""
+    while wrapper_kind(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset
+
+
+def unwrap(dataset: Any) -> tuple[Any, Places | None]:
+    """Return the dataset within torch's ``Subset``, and the position of each sample in it.
+
+    A ``Subset`` of keys or negative indices, which are no positions, is a dataset of its own.
+
+    >>> unwrap(Subset(Subset([10, 20, 30, 40], [3, 2, 1]), [0, 2]))
+    ([10, 20, 30, 40], array([3, 1]))
+    """
+    places: Places | None = None
+    while wrapper_kind(dataset) is Subset:
+        inner = row_numbers(dataset.indices)
+        if inner is None or (inner < 0).any():
+            break
+        places = inner if places is None else inner[places]
+        dataset = dataset.dataset
+    return dataset, places
+
+
+def places_of(positions: Places, places: Places | None) -> Places:
+    """Return where samples of a ``Subset`` lie in the dataset within it; -1 where there is none.
+
+    >>> places_of(np.array([1, 0, 2]), np.array([30, 31]))
+    array([31, 30, -1])
+    """
+    if places is None:
+        return positions
+    inside = (positions >= 0) & (positions < len(places))
+    found = np.full(len(positions), -1)
+    found[inside] = places[positions[inside]]
+    return found
+
+
+def loads_together(dataset: Any) -> bool:
+    """Whether a dataset has a ``__getitems__`` that does more than ask for one sample after the other.
+
+    If torch's wrappers do no more, samples are loaded one by one, each with random numbers of its own.
+
+    >>> loads_together(Subset([10, 20, 30], [0, 2])), loads_together(Subset(TensorDataset(torch.ones(3)), [0]))
+    (False, False)
+    """
+    kind = wrapper_kind(dataset)
+    if kind is Subset:
+        return loads_together(dataset.dataset)
+    if kind is StackDataset:
+        parts = dataset.datasets
+        return any(map(loads_together, parts.values() if isinstance(parts, dict) else parts))
+    return callable(getattr(dataset, "__getitems__", None))
+
+
+def draws_together(dataset: Any) -> bool:
+    """Whether torch's ``StackDataset`` loads batches of what has a random native transform.
+
+    Its batches draw once, from the generators, and so would depend on which samples they have.
+    """
+    root = root_of(dataset)
+    if wrapper_kind(root) is not StackDataset:
+        return False
+    parts = root.datasets
+    parts = [root_of(part) for part in (parts.values() if isinstance(parts, dict) else parts)]
+    return any(getattr(held(part, "transform"), "random", False) or draws_together(part) for part in parts)
