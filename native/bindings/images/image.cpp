@@ -295,8 +295,8 @@ nb::bytes tile(nb::bytes jpeg, int interval) {
   return to_bytes(std::span<const uint8_t>(tiled));
 }
 
-void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, uint32_t epoch, size_t index,
-                   Bytes out) {
+void transform_rgb(const Transform& transform, Decoded image, uint64_t seed, Bytes out, uint32_t epoch,
+                   size_t index) {
   if (out.shape(0) != transform.sample_bytes()) throw Error(ErrorKind::value, "out must hold one sample");
   const DecodedImage decoded{image.data(), static_cast<int>(image.shape(1)), static_cast<int>(image.shape(0)),
                              nullptr};
@@ -345,6 +345,6 @@ void bind_image(nb::module_& module) {
   module.def("tile_jpeg", &tile, nb::arg("jpeg"), nb::arg("interval") = 0,
              "Return the same JPEG with restart markers; empty if it cannot have them.");
   module.def("transform_rgb", &transform_rgb, nb::arg("transform"), nb::arg("image"), nb::arg("seed"),
-             nb::arg("epoch"), nb::arg("index"), nb::arg("out"),
+             nb::arg("out"), nb::arg("epoch") = 0, nb::arg("index") = 0,
              "Apply a transform to height x width x 3 bytes.");
 }

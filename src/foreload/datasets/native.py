@@ -32,10 +32,10 @@ def native_assembly(spec: BatchSpec, dataset: Any, key: tuple[int, int], buffers
         return None
     kind = wrapper_kind(dataset)
     if kind is Subset:
-        if spec.has_cache and wrapper_kind(unwrap(dataset)[0]) is Subset:
-            return None  # of negative indices, say, which are no places in a cache
         whole = native_assembly(spec, dataset.dataset, key, buffers)
-        return None if whole is None else SubsetAssembly(whole, dataset)
+        if whole is None or (spec.has_cache and wrapper_kind(unwrap(dataset)[0]) is Subset):
+            return None  # a Subset by negative indices, say, which are no places in a cache
+        return SubsetAssembly(whole, dataset)
     is_tensor = type(dataset) is torch.Tensor and spec.on_error == "raise" and not spec.has_cache
     if kind is TensorDataset or is_tensor:
         from foreload.datasets.tensors import tensor_assembly

@@ -323,7 +323,8 @@ def transform_array(
     out = torch.empty(transform.shape(1), dtype=transform.dtype, device="cpu")
     if key is None:
         key = (draw_seed() if transform.random else 0, 0)
-    _native.transform_rgb(transform.native, image, *key, index, out.view(-1).view(torch.uint8).numpy())
+    seed, epoch = key
+    _native.transform_rgb(transform.native, image, seed, out.view(-1).view(torch.uint8).numpy(), epoch, index)
     return shaped(transform, out, 1)[0]
 
 

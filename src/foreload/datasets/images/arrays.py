@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import is_default_collate, pinned
 from foreload.batch.collated import Collated
+from foreload.batch.generators.keyed import take_epoch
 from foreload.checks import Array, check_index, inherits
 from foreload.datasets.images.transform import apply_transform, random_key
 from foreload.datasets.tensor_rows import from_array
@@ -72,10 +73,14 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """Transform one image; random numbers come from torch's global generator."""
         position = check_index(index, len(self.images), "images")  # a subclass may have another length
+        image = self.images[position]
         if isinstance(self.transform, SmallImageTransform):
-            sample: tuple[Any, int] = self._load_batch([position])[0]
+            key = take_epoch(self)
+            if key is None:
+                return self.transform(image), int(self.targets[position])
+            sample: tuple[Any, int] = self._load_batch([position], key)[0]
             return sample
-        pixels = np.ascontiguousarray(self.images[position].permute(1, 2, 0).numpy())
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
         return apply_transform(self.transform, pixels), int(self.targets[position])
 
     @property
@@ -87,12 +92,12 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         own = inherits(self, ImageArrayDataset, "__getitem__")
         return self._load_batch if own and isinstance(self.transform, SmallImageTransform) else None
 
-    def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
+    def _load_batch(self, indices: Sequence[int], key: tuple[int, int] | None = None) -> Sequence[Any]:
         assert isinstance(self.transform, SmallImageTransform)
         if not len(indices):
             return []
         memory = memory_for_a_batch()
-        key = random_key(self, self.transform)
+        key = random_key(self, self.transform) if key is None else key
         batch = SmallImageAssembly(self, self.transform, key, memory).start(indices)
         batch.job.run_here()
         images, targets = batch.take()
