@@ -173,6 +173,91 @@ def test_a_native_transform_draws_the_same_however_images_are_loaded(name: str, 
         assert not torch.equal(expected[0], expected[1])
 
 
+class Again(fl.ImageDataset):
+    """Each image several times."""
+
+    def __len__(self) -> int:
+        return 3 * COUNT
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        return super().__getitem__(index % COUNT)
+
+
+class AgainAtOnce(fl.ImageDataset):
+    def __len__(self) -> int:
+        return 3 * COUNT
+
+    def __getitems__(self, indices: Any) -> Any:
+        return [super(AgainAtOnce, self).__getitem__(index % COUNT) for index in indices]
+
+
+class AgainFromCache(fl.ImageDataset):
+    def finish_sample(self, index: int, prepared: Any) -> tuple[Any, ...]:
+        return super().finish_sample(0, (prepared[0], index))
+
+
+class SmallAgain(fl.ImageArrayDataset):
+    def __len__(self) -> int:
+        return 3 * COUNT
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return super().__getitem__(index % COUNT)
+
+
+@pytest.mark.parametrize("kind", [Again, AgainAtOnce, AgainFromCache, SmallAgain])
+def test_a_subclass_gets_other_crops_of_an_image_each_time(kind: Any, tmp_path: Path) -> None:
+    if kind is SmallAgain:
+        dataset = SmallAgain(
+            np.stack([np.arange(768, dtype=np.uint8).reshape(16, 16, 3)] * COUNT), list(range(COUNT))
+        )
+        dataset.transform = fl.transforms.train_small(16, padding=4, hflip=0.5)
+    else:
+        dataset = randomly([photos(tmp_path)[0]] * COUNT, kind)
+    loaded = []
+    for options in (
+        {},
+        {"num_workers": 0},
+        {"seed": 1},
+        {"seed": 1, "num_workers": 0},
+        {"seed": 1, "num_workers": 2},
+    ):
+        with fl.DataLoader(dataset, batch_size=4, **options) as loader:
+            loaded.append(torch.cat([images for images, _ in loader]))
+        views = loaded[-1][::COUNT] if len(dataset) > COUNT else loaded[-1][:3]
+        assert not torch.equal(views[0], views[1]) or not torch.equal(views[0], views[2]), options
+    assert torch.equal(loaded[2], loaded[3])
+    assert torch.equal(loaded[2], loaded[4])
+
+
+class Fewer(Whole):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices if index % 2]
+
+
+def test_batches_may_leave_samples_out_before_a_transform() -> None:
+    with fl.DataLoader(Fewer(), 4, seed=1, num_workers=0, transform=lambda x: x + 1, drop_last=True) as loader:
+        assert [batch[:, 0].tolist() for batch in loader] == [[2, 4], [6, 8]]
+
+
+class More(Whole):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices for _ in range(2)]
+
+
+def test_batches_may_have_more_samples_before_a_transform() -> None:
+    with fl.DataLoader(More(), 2, seed=1, num_workers=0, transform=lambda x: x + 1, drop_last=True) as loader:
+        assert next(iter(loader))[:, 0].tolist() == [1, 1, 2, 2]
+
+
+def test_an_image_may_be_finished_under_any_number(tmp_path: Path) -> None:
+    dataset = randomly(photos(tmp_path))
+    prepared = dataset.prepare_sample(2)
+    torch.manual_seed(4)
+    expected = dataset.finish_sample(2, prepared)[0]
+    torch.manual_seed(4)
+    assert torch.equal(dataset.finish_sample(-1, prepared)[0], expected)
+
+
 @pytest.mark.filterwarnings("ignore:the cache keeps samples as")
 def test_a_part_by_negative_indices_may_be_cached(tmp_path: Path) -> None:
     images = fl.ImageDataset(photos(tmp_path), 16, labels=[*range(COUNT)])

@@ -160,6 +160,8 @@ class CachedView(Dataset[Any]):
             samples = timer.load(self._store.load_many, positions, self._read_many)
         if not self._is_split and self._transform is None:
             return samples
+        if len(samples) != len(indices):  # of a dataset that leaves some out, say: which are they?
+            key, indices, positions = None, samples, [None] * len(samples)
         rows = zip(indices, positions, samples, strict=True)
         samples = timer.transform(lambda: [self._keyed(key, row[0], self._finish, *row[1:]) for row in rows])
         return samples

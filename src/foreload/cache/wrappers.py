@@ -60,7 +60,7 @@ def loads_together(dataset: Any) -> bool:
 
     If torch's wrappers do no more, samples are loaded one by one, each with random numbers of its own.
 
-    >>> loads_together(Subset([10, 20, 30], [0, 2])), loads_together(Subset(TensorDataset(torch.ones(3)), [0]))
+    >>> loads_together(Subset([10, 20, 30], [0, 2])), loads_together(StackDataset([10, 20], [30, 40]))
     (False, False)
     """
     kind = wrapper_kind(dataset)
@@ -82,4 +82,4 @@ def draws_together(dataset: Any) -> bool:
         return False
     parts = root.datasets
     parts = [root_of(part) for part in (parts.values() if isinstance(parts, dict) else parts)]
-    return any(getattr(held(part, "transform"), "random", False) or draws_together(part) for part in parts)
+    return any(getattr(held(part, "transform"), "random", False) is True or draws_together(part) for part in parts)

@@ -310,7 +310,7 @@ def transform_array(
         transform: the transform.
         image: uint8 of height x width x 3.
         key: (seed, epoch); by default the seed is drawn from torch's global generator.
-        index: of the image. Its random numbers are those of (seed, epoch, index).
+        index: of the image, if there is a key: its random numbers are those of (seed, epoch, index).
 
     Returns:
         Tensor of 3 x height x width.
@@ -322,7 +322,7 @@ def transform_array(
     """
     out = torch.empty(transform.shape(1), dtype=transform.dtype, device="cpu")
     if key is None:
-        key = (draw_seed() if transform.random else 0, 0)
+        key, index = (draw_seed() if transform.random else 0, 0), 0
     seed, epoch = key
     _native.transform_rgb(transform.native, image, seed, out.view(-1).view(torch.uint8).numpy(), epoch, index)
     return shaped(transform, out, 1)[0]

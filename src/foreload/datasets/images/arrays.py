@@ -12,9 +12,8 @@ from torch.utils.data import Dataset
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import is_default_collate, pinned
 from foreload.batch.collated import Collated
-from foreload.batch.generators.keyed import take_epoch
 from foreload.checks import Array, check_index, inherits
-from foreload.datasets.images.transform import apply_transform, random_key
+from foreload.datasets.images.transform import apply_transform, key_of_batch, key_of_loader, makes_samples
 from foreload.datasets.tensor_rows import from_array
 from foreload.order.index import positions_of, require_nonempty
 from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, UserCode
@@ -75,7 +74,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         position = check_index(index, len(self.images), "images")  # a subclass may have another length
         image = self.images[position]
         if isinstance(self.transform, SmallImageTransform):
-            key = take_epoch(self)
+            key = key_of_loader(self, ImageArrayDataset)
             if key is None:
                 return self.transform(image), int(self.targets[position])
             sample: tuple[Any, int] = self._load_batch([position], key)[0]
@@ -97,7 +96,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         if not len(indices):
             return []
         memory = memory_for_a_batch()
-        key = random_key(self, self.transform) if key is None else key
+        key = key_of_batch(self, ImageArrayDataset, self.transform) if key is None else key
         batch = SmallImageAssembly(self, self.transform, key, memory).start(indices)
         batch.job.run_here()
         images, targets = batch.take()
@@ -107,8 +106,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> SmallImageAssembly | None:
         """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
-        own = inherits(self, ImageArrayDataset, "__getitems__") and self.__getitems__ is not None
-        if not own or not isinstance(self.transform, SmallImageTransform):
+        if not makes_samples(self, ImageArrayDataset) or not isinstance(self.transform, SmallImageTransform):
             return None
         return SmallImageAssembly(self, self.transform, key, buffers, spec)
 

@@ -25,7 +25,7 @@ from foreload.datasets.images.cache import ImageCache, check_room, warn_of_nothi
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.images.decoders import Decoder
 from foreload.datasets.images.encoded import EncodedAssembly, choose_decoder
-from foreload.datasets.images.transform import apply_transform, random_key
+from foreload.datasets.images.transform import apply_transform, key_of_batch, key_of_loader, makes_samples
 from foreload.datasets.stream import Streamable, runs_of
 from foreload.datasets.tar import Shards
 from foreload.datasets.tar.remote import RemoteSamples
@@ -232,13 +232,14 @@ class ImageDataset(
         if not len(indices):
             return []
         memory = memory_for_a_batch()
-        batch = self.image_assembly(self.transform, random_key(self, self.transform), memory).start(indices)
+        key = key_of_batch(self, ImageDataset, self.transform)
+        batch = self.image_assembly(self.transform, key, memory).start(indices)
         batch.job.run_here()
         images, *others = batch.take()
         return Collated([memory.handed_over(images), *others], len(indices), IMAGE_NUMBERS)
 
     def _sample(self, index: int, pixels: Array, target: int) -> tuple[Any, ...]:
-        image = apply_transform(self.transform, pixels, self, index)
+        image = apply_transform(self.transform, pixels, key_of_loader(self, ImageDataset), index)
         has_flips = isinstance(self.transform, transforms.ImageTransform) and self.transform.flip_on_device
         return (image, target, False) if has_flips else (image, target)  # mirrored already, by itself
 
@@ -283,7 +284,7 @@ class ImageDataset(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory
     ) -> ImageAssembly | EncodedAssembly | None:
         """Make whole batches natively for foreload's DataLoader, unless a subclass loads samples itself."""
-        own = inherits(self, ImageDataset, "__getitems__") and self.__getitems__ is not None
+        own = makes_samples(self, ImageDataset)
         own = own and (spec.cache is None or len(self) == len(self._files))  # a cache has a place for each sample
         if not own or not isinstance(self.transform, transforms.ImageTransform):
             return None

@@ -6,36 +6,44 @@ from typing import Any
 
 from foreload._torch import draw_seed
 from foreload.batch.generators.keyed import take_epoch
-from foreload.checks import Array
+from foreload.checks import Array, inherits
 from foreload.transforms import ImageTransform, SmallImageTransform, transform_array
 
-__all__ = ["apply_transform", "random_key"]
+__all__ = ["apply_transform", "key_of_batch", "key_of_loader", "makes_samples"]
 
 
-def random_key(dataset: Any, transform: ImageTransform | SmallImageTransform) -> tuple[int, int]:
-    """Return the (seed, epoch) of what a dataset's native transform draws for samples that it is asked for.
+def makes_samples(dataset: Any, kind: type) -> bool:
+    """Whether a dataset's samples are those of ``kind``, its class, not of a subclass or a Python transform."""
+    return inherits(dataset, kind, "__getitems__") and dataset.__getitems__ is not None
 
-    It is that of the loader, as where the loader makes batches natively; outside of one, the seed is drawn from
-    torch's global generator.
+
+def key_of_loader(dataset: Any, kind: type) -> tuple[int, int] | None:
+    """Return the (seed, epoch) of what native transforms draw for the loader that asks for samples, if one does.
+
+    Those are then the samples of the batches that the loader makes natively. A subclass that makes samples may ask
+    for any image, several times and in place of another one, and is to get other random numbers each time.
     """
-    if not transform.random:
-        return 0, 0
-    return take_epoch(dataset) or (draw_seed(), 0)
+    return take_epoch(dataset) if makes_samples(dataset, kind) else None
 
 
-def apply_transform(transform: Any, array: Array, dataset: Any = None, index: int = 0) -> Any:
+def key_of_batch(dataset: Any, kind: type, transform: ImageTransform | SmallImageTransform) -> tuple[int, int]:
+    """Return the (seed, epoch) of a batch: without a loader, the seed is drawn from torch's global generator."""
+    return (key_of_loader(dataset, kind) or (draw_seed(), 0)) if transform.random else (0, 0)
+
+
+def apply_transform(transform: Any, array: Array, key: tuple[int, int] | None = None, index: int = 0) -> Any:
     """Transform an image in the form that the transform takes: foreload's and Albumentations' the array itself.
 
     Args:
         transform: one of :mod:`foreload.transforms`, of Albumentations, or a callable that takes a Pillow image.
         array: uint8, height x width x 3.
-        dataset: the dataset that was asked for it.
-        index: of the image.
+        key: (seed, epoch) of what a native transform draws; by default it draws a seed as other transforms do.
+        index: of the image, if there is a key.
     """
     from PIL import Image
 
     if isinstance(transform, ImageTransform):
-        return transform_array(transform, array, random_key(dataset, transform), index)
+        return transform_array(transform, array, key, index)
     if type(transform).__module__.partition(".")[0] == "albumentations":
         return transform(image=array)["image"]
     return transform(Image.fromarray(array))
