@@ -146,7 +146,7 @@ class CachedView(Dataset[Any]):
         Args:
             indices: of the samples.
             key: called with the index of each sample before what comes after the cache is applied to it, so that
-                this draws the same random numbers as if the sample were loaded by itself.
+                this draws the same random numbers as in any other batch.
         """
         timer = _Timed(1, len(indices))
         positions: Sequence[Any] = indices

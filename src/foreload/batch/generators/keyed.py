@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import Subset
 
-from foreload._torch import global_random, global_random_state, wrapper_kind
+from foreload._torch import global_random, global_random_state
 from foreload.batch.generators.twisters import Trio, states_of
+from foreload.cache.wrappers import root_of
 
 __all__ = ["KeyedGenerators", "global_trio", "loading", "take_epoch"]
 
@@ -61,10 +61,8 @@ def take_epoch(dataset: Any) -> tuple[int, int] | None:
     that the generators are keyed: code of the user's that asks for a sample again wants other numbers. Nor does
     it hold where the dataset is a part of another one, which may ask for anything.
     """
-    asked, is_fresh, loading.is_fresh = loading.dataset, loading.is_fresh, False
-    while wrapper_kind(asked) is Subset:
-        asked = asked.dataset
-    return loading.epoch if is_fresh and asked is dataset else None
+    is_fresh, loading.is_fresh = loading.is_fresh, False
+    return loading.epoch if is_fresh and root_of(loading.dataset) is dataset else None
 
 
 def global_trio() -> Trio:
