@@ -70,7 +70,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """Transform one image; random numbers come from torch's global generator."""
+        """Transform one image; without a loader, random numbers come from torch's global generator."""
         position = check_index(index, len(self.images), "images")  # a subclass may have another length
         image = self.images[position]
         if isinstance(self.transform, SmallImageTransform):

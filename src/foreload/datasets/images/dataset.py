@@ -213,7 +213,7 @@ class ImageDataset(
         return len(self._files)
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
-        """Load one image; random numbers come from torch's global generator."""
+        """Load one image; without a loader, random numbers come from torch's global generator."""
         position = check_index(index, len(self._files), "images")  # a subclass may have another length
         if not inherits(self, ImageDataset, "prepare_sample", "finish_sample"):
             return self.finish_sample(position, self.prepare_sample(position))
