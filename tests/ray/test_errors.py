@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import threading
 from collections.abc import Iterator
@@ -99,6 +100,23 @@ def test_a_late_batch_is_an_error() -> None:
         loader.timeout = 3
         with pytest.raises(RuntimeError, match=r"timed out after 3 seconds; Ray worker \d .* samples \[2, 3\]"):
             list(loader)
+
+
+def test_an_epoch_may_become_garbage_in_one_of_rays_threads() -> None:
+    import ray
+
+    epochs = [iter(on_ray(Drawn(), batch_size=2))]
+    next(epochs[0])
+    is_gone = threading.Event()
+
+    def forget(_: Any) -> None:
+        epochs.clear()
+        gc.collect()
+        is_gone.set()
+
+    ray.remote(num_cpus=0)(lambda: 0).remote().future().add_done_callback(forget)
+    assert is_gone.wait(60)
+    assert len(plain(on_ray(Drawn(), batch_size=2))) == len(Drawn()) // 2
 
 
 def test_another_thread_may_close_an_epoch() -> None:

@@ -13,6 +13,7 @@ import pytest
 from foreload import _native
 from foreload.record.spans import Lane
 from foreload.workers.messages import Begin
+from foreload.workers.ray.calls import RayCalls
 from foreload.workers.ray.worker import RayWorker
 
 
@@ -47,7 +48,7 @@ def actor() -> _Actor:
 
 @pytest.fixture
 def worker(actor: _Actor) -> RayWorker:
-    worker = RayWorker(0, actor, Lane("process 0", "process", _native.Lane()), SimpleQueue())
+    worker = RayWorker(0, actor, Lane("process 0", "process", _native.Lane()), SimpleQueue(), RayCalls())
     actor.futures[0].set_result("place")
     assert [message.future.result() for message in worker.read()] == ["place"]
     worker.placed("127.0.0.1", 1, None)

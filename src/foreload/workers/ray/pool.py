@@ -12,6 +12,7 @@ from foreload.record.spans import Spans
 from foreload.workers.messages import Result
 from foreload.workers.pool import WorkerPool
 from foreload.workers.ray.caches import NodeCaches
+from foreload.workers.ray.calls import RayCalls
 from foreload.workers.ray.cluster import connected, current_job
 from foreload.workers.ray.memory import lease_parts
 from foreload.workers.ray.worker import Message, RayWorker
@@ -43,6 +44,7 @@ class RayPool(WorkerPool[RayWorker]):
         self._job = current_job()
         self._caches = caches
         self._signals: SimpleQueue[RayWorker | None] = SimpleQueue()  # None: somebody rang
+        self._calls = RayCalls()
         self._has_warned = False
         self._actors = self._ray.remote(LoadingActor).options(
             # Not in the placement group of a trainer, which may have no CPU to spare.
@@ -67,7 +69,7 @@ class RayPool(WorkerPool[RayWorker]):
         return worker
 
     def _start(self, number: int, lane: Any) -> RayWorker:
-        return RayWorker(number, self._actors.remote(number, self._task), lane, self._signals)
+        return RayWorker(number, self._actors.remote(number, self._task), lane, self._signals, self._calls)
 
     @property
     def closed(self) -> bool:
@@ -171,9 +173,11 @@ class RayPool(WorkerPool[RayWorker]):
     def close(self) -> None:
         """End the workers at once."""
         if self.closed:
+            self._calls.close()  # if it is another cluster's
             return
         self._has_ended = True
         self.wake()
         for worker in self.workers:
             worker.end()
+        self._calls.close()
         self._spans.give_back([worker.lane for worker in self.workers])

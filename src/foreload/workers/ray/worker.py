@@ -6,12 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from foreload.record.spans import Lane
 from foreload.workers.messages import Begin
 from foreload.workers.pool import Worker
+from foreload.workers.ray.calls import RayCalls
 
 __all__ = ["Message", "RayWorker"]
 
@@ -47,6 +49,7 @@ class RayWorker(Worker):
         actor: the handle of the actor.
         lane: where it records spans.
         signals: takes the worker whenever anything comes of what its actor was asked for.
+        calls: makes calls of Ray that nothing waits for.
 
     Attributes:
         is_ready: whether it runs, and has begun an epoch.
@@ -54,13 +57,16 @@ class RayWorker(Worker):
         reason: why it has ended, as Ray says.
     """
 
-    def __init__(self, number: int, actor: Any, lane: Lane, signals: SimpleQueue[RayWorker | None]) -> None:
+    def __init__(
+        self, number: int, actor: Any, lane: Lane, signals: SimpleQueue[RayWorker | None], calls: RayCalls
+    ) -> None:
         super().__init__(number, lane)
         self.process = _Process()
         self.is_ready = self.is_dead = False
         self.reason = ""
         self._actor = actor
         self._signals = signals
+        self._calls = calls
         self._open: dict[int, Any] = {}  # the references that jobs come as
         self._unread: deque[Message] = deque()  # in the order in which they were asked for, come or not
         self._cache: Any = None
@@ -136,7 +142,7 @@ class RayWorker(Worker):
         import ray
 
         for reference in self._open.values():
-            ray.cancel(reference)
+            self._calls.make_later(partial(ray.cancel, reference))
         self._open.clear()
         self._unread = deque(message for message in self._unread if message.job is None)
         self.asked.clear()
@@ -148,7 +154,7 @@ class RayWorker(Worker):
         self.is_dead, self.is_ready = True, False
         self._open.clear()
         self._unread = deque()
-        ray.kill(self._actor, no_restart=True)
+        self._calls.make_later(partial(ray.kill, self._actor, no_restart=True))
         return self.process
 
     def death(self) -> str:
