@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -47,15 +48,17 @@ def actor() -> _Actor:
 
 
 @pytest.fixture
-def worker(actor: _Actor) -> RayWorker:
-    worker = RayWorker(0, actor, Lane("process 0", "process", _native.Lane()), SimpleQueue(), RayCalls())
+def worker(actor: _Actor) -> Iterator[RayWorker]:
+    calls = RayCalls()
+    worker = RayWorker(0, actor, Lane("process 0", "process", _native.Lane()), SimpleQueue(), calls)
     actor.futures[0].set_result("place")
     assert [message.future.result() for message in worker.read()] == ["place"]
     worker.placed("127.0.0.1", 1, None)
     worker.tell(Begin((0, 0), arrays=False))
     for number in range(3):
         worker.ask(number, [number])
-    return worker
+    yield worker
+    calls.close()
 
 
 def _jobs(worker: RayWorker) -> list[int | None]:
