@@ -118,6 +118,20 @@ def _interrupt() -> None:
     raise KeyboardInterrupt
 
 
+def _got_until(tracer: _Tracer, epoch: Any) -> tuple[list[Any], bool]:
+    """Return the batches until the tracer interrupts the loop, and whether it did not."""
+    got: list[Any] = []
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        got.extend(batch.tolist() for batch in epoch)
+    except KeyboardInterrupt:
+        return got, False
+    finally:
+        sys.settrace(before)
+    return got, True
+
+
 @pytest.mark.filterwarnings("ignore:DataLoader worker .* an interrupt has cut off a message")
 @pytest.mark.parametrize(
     ("dataset", "functions", "least", "max_restarts"),
@@ -137,18 +151,8 @@ def test_an_interrupt_while_answers_are_taken_in_loses_none(
         line, is_over = 0, False
         while not is_over:
             line += 1
-            tracer = _Tracer(line, _interrupt, functions)
-            got: list[Any] = []
             epoch = iter(loader)
-            before = sys.gettrace()
-            sys.settrace(tracer)
-            try:
-                got.extend(batch.tolist() for batch in epoch)
-                is_over = True
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(before)
+            got, is_over = _got_until(_Tracer(line, _interrupt, functions), epoch)
             assert got + [batch.tolist() for batch in epoch] == expected
     assert line > least
 
@@ -178,18 +182,8 @@ def test_workers_lost_after_an_interrupt_go_on_where_they_were(dataset: Any) -> 
     line, is_over = 0, False
     while not is_over:
         line += 1
-        tracer = _Tracer(line, _interrupt, ("_take_in", "advance"))
         epoch = iter(fl.DataLoader(dataset, batch_size=5, num_workers=2, **how))
-        got: list[Any] = []
-        before = sys.gettrace()
-        sys.settrace(tracer)
-        try:
-            got.extend(batch.tolist() for batch in epoch)
-            is_over = True
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+        got, is_over = _got_until(_Tracer(line, _interrupt, ("_take_in", "advance")), epoch)
         epoch._workers[line % 2].kill()
         assert got + [batch.tolist() for batch in epoch] == expected
     assert line > 40
