@@ -143,7 +143,8 @@ def running_cluster(nodes: int = 2) -> Iterator[Any]:
 
 
 def on_ray(dataset: Any, workers: Any = 2, **options: Any) -> fl.DataLoader[Any]:
-    return fl.DataLoader(dataset, num_workers=workers, workers="ray", **options)
+    """A loader that fails where its workers hang, with an error that says what each is doing."""
+    return fl.DataLoader(dataset, **{"num_workers": workers, "workers": "ray", "timeout": 240, **options})
 
 
 def here(dataset: Any, **options: Any) -> fl.DataLoader[Any]:

@@ -45,7 +45,7 @@ def test_batches_are_those_of_the_calling_thread() -> None:
 
 def test_without_a_seed_orders_and_base_seeds_are_torchs() -> None:
     orders, numbers = [], []
-    processes = functools.partial(fl.DataLoader, workers="processes", num_workers=2)
+    processes = functools.partial(fl.DataLoader, workers="processes", num_workers=2, timeout=240)
     for make in (on_ray, processes):
         torch.manual_seed(5)
         batches = plain(make(Drawn(20), batch_size=4, shuffle=True))
