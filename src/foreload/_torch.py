@@ -103,8 +103,9 @@ def wrapper_kind(dataset: Any) -> type | None:
     kind = type(dataset)
     if kind not in _WRAPPERS or "__getitems__" in vars(dataset):
         return None
-    methods = kind.__getitem__, getattr(kind, "__getitems__", None)
-    is_own = all(method is None or is_defined_in(torch_dataset, method) for method in methods)
+    one = kind.__getitem__
+    many = getattr(kind, "__getitems__", one)
+    is_own = is_defined_in(torch_dataset, one) and (many is one or is_defined_in(torch_dataset, many))
     return kind if is_own else None
 
 

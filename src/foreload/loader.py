@@ -285,8 +285,8 @@ class DataLoader(AdaptableLoader[T_co]):
             from foreload.export.publisher import renew
 
             renew(self)
-        self._check_left_to_torch()  # whose attributes may have been set since
         if self._is_left_to_torch:
+            self._check_left_to_torch()  # whose attributes may have been set since
             return super().__iter__()
         if self._moving is not None:
             self._moving = self._place = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset
@@ -67,25 +67,33 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     max_restarts: int
     snapshot_every_n_steps: int
 
+    _fl_is_derived: ClassVar[bool] = False  # from foreload's classes, by somebody else
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Note whether the class is foreload's own."""
+        super().__init_subclass__(**options)
+        cls._fl_is_derived = cls.__module__.partition(".")[0] != "foreload"
+
     @property
     def _foreload(self) -> OwnOptions:
         # One name that no other library has, also for where the options are kept. A plain loader's are its
         # attributes, which may be set later; they are not copied, as each epoch reads many.
-        if not self._is_derived:
-            return cast("OwnOptions", self)
-        if "_foreload" not in vars(self):  # a wrapper that calls no constructor has a __getattr__ of its own
+        options: Any = self
+        if self._fl_is_derived:
+            options = vars(self).get("_foreload")
+        if options is None:  # a wrapper that calls no constructor has a __getattr__ of its own
             raise AttributeError(
                 f"{type(self).__name__} has no options, as its constructor did not call the loader's"
             )
-        return cast("OwnOptions", vars(self)["_foreload"])
+        return options  # type: ignore[no-any-return]
 
     @_foreload.setter
     def _foreload(self, given: OwnOptions) -> None:
         own = vars(self)
-        if self._is_derived:
+        if self._fl_is_derived:
             own["_foreload"] = given
         for name in _NAMES:
-            if not self._is_derived or not (name in own or hasattr(type(self), name)):
+            if not self._fl_is_derived or not (name in own or hasattr(type(self), name)):
                 own[name] = getattr(given, name)
 
     def own_options(self) -> OwnOptions:
@@ -101,15 +109,11 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         Args:
             read: ``seed``, ``cache``, ``transform``, ``device``, ``device_transform``, ``memory`` and ``workers``.
         """
-        own = vars(self) if self._is_derived else {}
+        own = vars(self) if self._fl_is_derived else {}
         return [
             getattr(self._foreload, name) if name in own and own[name] is value else value
             for name, value in zip(_MAY_BE_READ, read, strict=True)
         ]
-
-    @property
-    def _is_derived(self) -> bool:
-        return type(self).__module__.partition(".")[0] != "foreload"
 
 
 def check_sample_transform(dataset: Any, transform: Any, cache: Any) -> Any:

@@ -123,10 +123,10 @@ class LoaderOrder(WithOwnOptions[T_co]):
     @property
     def _index_sampler(self) -> Any:
         # Where torch looks for what batches are drawn from.
-        own = super()._index_sampler
-        if self._foreload.seed is None or not (self._draws_itself and self._foreload.distributed):
+        own, options = super()._index_sampler, self._foreload
+        if options.seed is None or not (self._draws_itself and options.distributed):
             return own
-        rank, ranks = present_rank() if self._foreload.group is None else self._foreload.group
+        rank, ranks = present_rank() if options.group is None else options.group
         if ranks == 1:
             return own
         share = rank_share(self.sampler, rank, ranks, drop_last=self.drop_last, epoch=self._fl_epoch)
@@ -149,7 +149,8 @@ class LoaderOrder(WithOwnOptions[T_co]):
 
     def _warn_of_ranks(self) -> None:
         """Warn, once, if every rank loads all samples in a random order, and nobody has asked for that."""
-        is_asked_for = self._foreload.group is not None or not (self._draws_itself and self._foreload.distributed)
+        options = self._foreload
+        is_asked_for = options.group is not None or not (self._draws_itself and options.distributed)
         if self._warned_of_ranks or is_asked_for or present_rank()[1] == 1:
             return
         if item_sampler(index_sampler(self)) is self.sampler and type(self.sampler) is not SequentialSampler:
