@@ -94,6 +94,22 @@ def test_autocast_of_the_loop_holds_for_samples_that_are_loaded_for_it(kind: dic
     assert seen() == {torch.float32}
 
 
+@pytest.mark.parametrize("kind", KINDS[:2], ids=["none", "threads"])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_the_default_device_of_the_loop_holds_for_samples_that_are_loaded_for_it(
+    kind: dict[str, Any], seed: int | None
+) -> None:
+    class Drawn(Product):
+        def __getitem__(self, index: int) -> Any:
+            return (torch.zeros(2) + torch.rand(2)).device.type
+
+    batches = iter(fl.DataLoader(Drawn(), 1, collate_fn=list, seed=seed, **kind))
+    with torch.device("meta"):
+        devices = [device for batch in batches for device in batch]
+    # (The first batches of threads were requested before.)
+    assert devices[5:] == ["meta", "meta", "meta"]
+
+
 def test_the_context_of_each_batch_is_that_of_its_request() -> None:
     """Threads load a batch in the context of the loop at the time that it was requested ahead."""
     loader = fl.DataLoader(Context(), 4, collate_fn=list, num_workers=1, workers="threads", prefetch_factor=1)
