@@ -222,6 +222,8 @@ def test_importing_it_collects_no_garbage_of_torchs_and_leaves_the_collector_as_
         ({"sampler": [2, 0], "drop_last": True}, "batch_size=1, sampler=list, drop_last=True, num_workers='auto'"),
         ({"batch_sampler": [[0], [2]], "num_workers": 0}, "batch_sampler=list, num_workers=0"),
         ({"batch_size": None, "cache": "1MiB"}, "batch_size=None, num_workers='auto', cache="),
+        ({"num_workers": 2}, "batch_size=1, num_workers=2)"),
+        ({"num_workers": 2, "workers": "threads"}, "batch_size=1, num_workers=2 (threads))"),
     ],
 )
 def test_a_loader_says_what_it_is(options: dict[str, Any], shown: str) -> None:

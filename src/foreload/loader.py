@@ -235,9 +235,9 @@ class DataLoader(AdaptableLoader[T_co]):
         is_open = workers == "auto" and self._crew.choice is None
         if is_open and self._auto_workers:
             return "'auto'"
-        if self.num_workers == 0:
-            return "0"
-        return f"{self.num_workers} ({'auto' if is_open else self._crew.kind(workers, self.num_workers)})"
+        if self.num_workers == 0 or is_open:  # "2 (auto)" would read as if their number were chosen
+            return str(self.num_workers)
+        return f"{self.num_workers} ({self._crew.kind(workers, self.num_workers)})"
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, here and in samplers and iterable datasets that have ``set_epoch``."""

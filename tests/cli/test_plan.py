@@ -121,6 +121,7 @@ def test_lines_of_a_plan_differ_without_colours_and_where_they_lie_on_each_other
         (["plan", 0], "at least 1 sample"),
         (["plan", 10**20], "at most 1,099,511,627,776, got 1000000"),
         (["plan", 10, "--budget", "abc"], "--budget must be"),
+        (["plan", 1000, "--budget", "50%,1KiB"], "got '1KiB'; for a budget in bytes, give a folder of images"),
         (["plan", 10, "--order", "chaos"], "--order must be one of"),
         (["plan", 10, "--keep", "raw"], "--keep must be"),
         (["plan", 2, "--ranks", 3], "--ranks must be at most the number of samples, 2"),

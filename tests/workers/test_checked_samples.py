@@ -65,6 +65,12 @@ def test_what_goes_wrong_alone_is_said(function: Callable[[int], Any], words: tu
     assert mentions(found.findings, "Nothing was tried", *words), found
 
 
+def test_samples_that_all_fail_are_not_said_to_have_been_tried() -> None:
+    found = check(Computed(lambda _: time.sleep(0.1) or [][0]), seconds=2)
+    assert mentions(found.findings, "Nothing was tried")
+    assert not mentions(found.notes, "samples were tried"), found
+
+
 def test_a_sample_that_fails_alone_too_is_no_matter_of_threads() -> None:
     found = check(Computed(lambda index: list(range(SIZE - 1))[index]))
     assert found.ok

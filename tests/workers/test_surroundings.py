@@ -39,6 +39,18 @@ class Context(Dataset[Any]):
         )
 
 
+class Product(Dataset[Any]):
+    """Samples whose dtype depends on torch's autocast."""
+
+    thread_safe = True
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+
 class ContextStream(IterableDataset[Any]):
     """The same as a stream."""
 
@@ -69,6 +81,33 @@ def test_the_loops_context_holds_in_worker_threads(kind: dict[str, Any], dataset
     finally:
         variable.reset(token)
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, {}], ids=["none", "threads", "processes", "auto"])
+def test_autocast_of_the_loop_holds_for_samples_that_are_loaded_for_it(kind: dict[str, Any]) -> None:
+    def seen() -> set[Any]:
+        return {sample for batch in fl.DataLoader(Product(), 4, collate_fn=list, **kind) for sample in batch}
+
+    assert seen() == {torch.float32}
+    with torch.autocast("cpu", torch.float16):
+        assert seen() == {torch.float16}
+    assert seen() == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", KINDS[:2], ids=["none", "threads"])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_the_default_device_of_the_loop_holds_for_samples_that_are_loaded_for_it(
+    kind: dict[str, Any], seed: int | None
+) -> None:
+    class Drawn(Product):
+        def __getitem__(self, index: int) -> Any:
+            return (torch.zeros(2) + torch.rand(2)).device.type
+
+    batches = iter(fl.DataLoader(Drawn(), 1, collate_fn=list, seed=seed, **kind))
+    with torch.device("meta"):
+        devices = [device for batch in batches for device in batch]
+    # (The first batches of threads were requested before.)
+    assert devices[5:] == ["meta", "meta", "meta"]
 
 
 def test_the_context_of_each_batch_is_that_of_its_request() -> None:

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import ParamSpec, TypeVar
 
 import torch
 
-__all__ = ["LoopContext"]
+__all__ = ["LoopContext", "autocast_dtypes"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+def autocast_dtypes() -> list[tuple[str, torch.dtype]]:
+    """Return the kinds of devices for which ``torch.autocast`` is on in this thread, with its dtypes.
+
+    >>> with torch.autocast("cpu"):
+    ...     autocast_dtypes()
+    [('cpu', torch.bfloat16)]
+    """
+    return [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+
+
 class LoopContext:
     """The context of the thread that makes this object, for other threads to work in.
 
-    It has context variables (those of ``decimal`` and ``numpy.errstate`` among them), ``torch.no_grad`` and
-    ``torch.inference_mode``. The default dtype is the same for all threads anyway.
+    It has context variables (those of ``decimal`` and ``numpy.errstate`` among them), ``torch.no_grad``,
+    ``torch.inference_mode``, ``torch.autocast`` and torch's default device. The default dtype is the same for all
+    threads anyway.
 
     >>> import threading
     >>> with torch.no_grad():
@@ -33,11 +45,22 @@ class LoopContext:
         self._variables = contextvars.copy_context()
         self._grad = torch.is_grad_enabled()
         self._inference = torch.is_inference_mode_enabled()
+        self._autocast = autocast_dtypes()
+        self._device = torch.empty(0).device  # faster than torch.get_default_device()
+        self._as_in_a_new_thread = (
+            self._grad and not self._inference and not self._autocast and self._device.type == "cpu"
+        )
 
     def run(self, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call ``function`` in this context; several threads may do so at once."""
         variables = self._variables.copy()
-        if self._grad and not self._inference:  # as in a new thread
+        if self._as_in_a_new_thread:
             return variables.run(function, *args, **options)
-        with torch.inference_mode(self._inference), torch.set_grad_enabled(self._grad):
+        with ExitStack() as modes:
+            modes.enter_context(torch.inference_mode(self._inference))
+            modes.enter_context(torch.set_grad_enabled(self._grad))
+            for kind, dtype in self._autocast:
+                modes.enter_context(torch.autocast(kind, dtype))
+            if self._device.type != "cpu":
+                modes.enter_context(self._device)
             return variables.run(function, *args, **options)

@@ -11,9 +11,11 @@ from typing import Any
 
 import typer
 
+from foreload.options import parse_bytes
 from foreload.record.units import size
 
 __all__ = [
+    "budgets",
     "check_plot",
     "check_writable",
     "examples",
@@ -76,6 +78,32 @@ def pair(name: str, text: str, each: int, room: int) -> tuple[int, int]:
             f"{name} {text} needs {size(needed)}, and there are {size(room)}; make it smaller"
         )
     return rows, columns
+
+
+def budgets(texts: list[str] | None, total: int, *, bytes_known: bool) -> list[int]:
+    """Parse the budgets of ``foreload plan``, in bytes or samples, and add 0.
+
+    Args:
+        texts: what was typed; None for shares from 5% to 100%.
+        total: what all samples take: bytes, or 1 each.
+        bytes_known: whether ``total`` is in bytes.
+
+    >>> budgets(["25%,400"], 1000, bytes_known=False)
+    [0, 250, 400]
+    """
+    wanted = [part for text in texts or [] for part in text.split(",")] or [
+        f"{5 * step}%" for step in range(1, 21)
+    ]
+    with given():
+        amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
+    for part in wanted:
+        # A number of bytes would be taken for as many samples, and most likely for enough to keep all.
+        if not bytes_known and part.strip()[-1].isalpha():
+            raise typer.BadParameter(
+                f"--budget must be a share such as 25%, or a number of samples, where DIR_OR_N is a number, got "
+                f"{part!r}; for a budget in bytes, give a folder of images"
+            )
+    return sorted({0, *(min(amount, total) for amount in amounts)})
 
 
 def room_on_disk(folder: Path) -> int:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import foreload
 from foreload.cli.arguments import (
+    budgets,
     check_plot,
     check_writable,
     examples,
@@ -149,7 +150,10 @@ def plan(
     what: Annotated[str, typer.Argument(help="A folder of images, or a number of samples.", metavar="DIR_OR_N")],
     budget: Annotated[
         list[str] | None,
-        typer.Option(help="Cache budgets, such as 8GiB or 25%; repeat it or use commas. By default 5% to 100%."),
+        typer.Option(
+            help="Cache budgets: 25%, 8GiB (of a folder), or 500 (samples, of a number of them); repeat it or use "
+            "commas. By default 5% to 100%."
+        ),
     ] = None,
     order: Annotated[
         str, typer.Option(help="Order of samples: permutation, replacement, weighted or zipf.")
@@ -175,10 +179,10 @@ def plan(
     count = len(samples.sizes)
     if count < ranks:
         raise typer.BadParameter(f"--ranks must be at most the number of samples, {count}, got {ranks}")
-    budgets = _budgets(budget, int(samples.sizes.sum()))
+    sizes = budgets(budget, int(samples.sizes.sum()), bytes_known=samples.known)
     known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
-    with Progress("plans", len(budgets) * len(POLICIES)) as progress:
-        points = curves.curves(samples, known, budgets, progress.advance)
+    with Progress("plans", len(sizes) * len(POLICIES)) as progress:
+        points = curves.curves(samples, known, sizes, progress.advance)
     _console().print(curves.table(points, samples))
     about = {"what": what, "samples": count, "order": order, "epochs": epochs, "ranks": ranks, "seed": seed}
     write_result("json", json, curves.write_json, points, about)
@@ -186,7 +190,7 @@ def plan(
     if plot is not None:
         print(f"plot: {plot}")
     least = curves.enough(points)
-    if len(budgets) == 1:
+    if len(sizes) == 1:
         print("no budget above 0 to compare with")
     elif least is None:
         print("every step of memory pays: even the last saves 5 % or more of the time without a cache")
@@ -294,18 +298,6 @@ def _samples(what: str, keep: str, ranks: int) -> Any:
         raise typer.BadParameter(f"DIR_OR_N must be a folder of images or a number of samples, got {what!r}")
     with given("DIR_OR_N"):
         return measure_folder(Path(what), keep)  # type: ignore[arg-type]
-
-
-def _budgets(texts: list[str] | None, total: int) -> list[int]:
-    from foreload.options import parse_bytes
-
-    wanted = [part for text in texts or [] for part in text.split(",")] or [
-        f"{5 * step}%" for step in range(1, 21)
-    ]
-    with given():
-        # A number without a unit means bytes, or samples if DIR_OR_N is a number.
-        amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
-    return sorted({0, *(min(amount, total) for amount in amounts)})
 
 
 def _bench(

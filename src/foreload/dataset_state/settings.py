@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from foreload.batch.context import autocast_dtypes
+
 __all__ = ["Settings"]
 
 _DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
@@ -36,10 +38,6 @@ def _device() -> Any:
     return torch.device("cpu")
 
 
-def _autocast() -> Any:
-    return [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-
-
 def _environment() -> Any:
     return dict(getattr(os.environ, "_data", os.environ))  # decoding all of it takes longer
 
@@ -52,7 +50,7 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     "torch's default device": _device,
     "torch's gradient mode": torch.is_grad_enabled,
     "torch's inference mode": torch.is_inference_mode_enabled,
-    "torch's autocast": _autocast,
+    "torch's autocast": autocast_dtypes,
     "the context of decimals": _decimals,
     _CONTEXT: copy_context,
 }

@@ -246,10 +246,10 @@ class _Check:
                 "the dataset returns a buffer that it uses again, which is wrong in any batch of two."
             )
         wanted = samples if first.length is None else min(samples, first.length)
-        if first.length is not None and len(first.loaded) < wanted:
+        if first.length is not None and len(errors) < len(first.loaded) < wanted:
             self.notes.append(
                 f"Only {len(first.loaded)} of {wanted} samples were tried, since one takes up to "
-                f"{first.slowest:.2g} s: more than seconds={self._seconds:g} would allow for more."
+                f"{first.slowest:.2g} s; a larger seconds= (here {self._seconds:g}) allows more."
             )
         opaque = {kind for loaded in first.loaded.values() if loaded.sample for kind in loaded.sample.opaque}
         if opaque:
