@@ -104,7 +104,8 @@ class DataLoaderConfig:
             torch.device(self.pin_memory_device or "cuda")
         except (RuntimeError, ValueError) as error:  # a slip of the pen would turn page-locking off
             raise ValueError(
-                f"pin_memory_device must be a kind of device such as 'cuda', got {self.pin_memory_device!r}: {error}"
+                "pin_memory_device must be a kind of device such as 'cuda', got "
+                f"{self.pin_memory_device!r}: {error}"
             ) from None
         if self.collate_fn is not None and not callable(self.collate_fn):
             raise TypeError(f"collate_fn must be callable or None, got {self.collate_fn!r}")
