@@ -239,7 +239,7 @@ def test_what_is_no_number_for_each_channel_is_named(name: str, values: Any) -> 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["mean", "std"])
 def test_no_image_becomes_nan(name: str, bad: float) -> None:
-    with pytest.raises(ValueError, match="mean and std need a number per channel each, .* all of them finite"):
+    with pytest.raises(ValueError, match=r"each, std above 0, all of them finite, got"):
         fl.transforms.Normalize(**{name: (0.5, bad, 0.5)})
 
 

@@ -58,8 +58,8 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     (``__getitems__``) is left to make them. In a stock DataLoader, random numbers follow from
     ``torch.initial_seed()`` and the number of samples asked for before: seeding again does not take them back.
     Without worker processes, and for parts of a dataset, they follow also from how many datasets of this class
-    were built since one was asked for a sample. Inside another dataset, such as ``ConcatDataset``, samples draw other numbers than where the whole is wrapped,
-    and parts other numbers than each other.
+    were built since one was asked for a sample. Inside another dataset, such as ``ConcatDataset``, samples draw
+    other numbers than where the whole is wrapped, and parts other numbers than each other.
 
     >>> squares = AsyncPrefetchDataset([i * i for i in range(5)], queue_size=2)
     >>> [squares[i] for i in range(5)]
