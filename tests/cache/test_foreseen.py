@@ -151,6 +151,16 @@ def test_the_warning_says_what_is_wrong_what_happens_now_and_what_to_do() -> Non
         assert words in text
 
 
+@pytest.mark.parametrize("options", [{}, {"seed": 0}])
+def test_the_warning_says_what_to_do_for_a_loader_without_a_generator(options: dict[str, Any]) -> None:
+    foretell(3)
+    kind = fl.DataLoader if options else DataLoader
+    with pytest.warns(UserWarning, match=r"if it has none, give one to the loader too, as generator=, .* seed="):
+        loader: Any = kind(Third(), batch_size=8, shuffle=True, num_workers=0, **options)
+        for _ in range(3):
+            list(loader)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_order_that_is_not_observed_is_served_as_lru(workers: int) -> None:
     foretell(3)

@@ -162,7 +162,7 @@ def test_a_native_transform_draws_the_same_however_images_are_loaded(name: str, 
         processes,
         processes | {"batch_size": 1},
     ]
-    if isinstance(unwrap(dataset)[0], fl.ImageDataset) and not isinstance(dataset, Twice):
+    if isinstance(unwrap(dataset)[0], fl.ImageDataset | fl.ImageArrayDataset) and not isinstance(dataset, Twice):
         budgets = "1MiB", "8KiB", fl.Cache("1MiB", keep="encoded"), fl.Cache("1MiB", keep="decoded")
         ways += [processes | {"cache": budget} for budget in budgets]
         ways += [{"cache": "1MiB"}, {"cache": "1MiB", "transform": unchanged}]

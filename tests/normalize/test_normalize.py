@@ -234,3 +234,35 @@ def test_cuda_gives_the_same_bits(
 def test_what_is_no_number_for_each_channel_is_named(name: str, values: Any) -> None:
     with pytest.raises(TypeError, match=f"{name} must be a number for each channel"):
         fl.transforms.Normalize(**{name: values})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_no_image_becomes_nan(name: str, bad: float) -> None:
+    with pytest.raises(ValueError, match=r"each, std above 0, all of them finite, got"):
+        fl.transforms.Normalize(**{name: (0.5, bad, 0.5)})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": "123"}, "mean must be a number for each channel, got '123'"),
+        ({"std": b"123"}, "std must be a number for each channel, got b'123'"),
+        ({"channels_last": 1}, "channels_last must be True or False, got 1"),
+        ({"images": True}, "images must be a position or key of a batch, or None, got True"),
+        ({"flip": True}, "flip must be a position or key of a batch, or None, got True; .* need flip=2"),
+    ],
+)
+def test_what_would_be_taken_for_something_else_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        fl.transforms.Normalize(**options)
+
+
+def test_an_entry_that_says_no_flips_is_named_in_a_few_words() -> None:
+    images, labels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([3, 1])
+    with pytest.raises(
+        ValueError, match=r"each of 2 images, got torch\.int64 of the shape \(2,\); flip= says where"
+    ):
+        fl.transforms.Normalize(flip=1)((images, labels))
+    with pytest.raises(ValueError, match="each of 2 images, got list; flip= says where"):
+        fl.transforms.Normalize(flip=1)((images, [True, False]))

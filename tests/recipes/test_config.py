@@ -43,7 +43,7 @@ configs = st.builds(
     prefetch_factor=st.none() | st.integers(1, 9),
     shuffle=st.booleans(),
     max_memory_usage=st.floats(0.01, 1),
-    pin_memory_device=st.text(max_size=9),
+    pin_memory_device=st.sampled_from(["", "cuda", "cuda:1", "xpu", "mps", "cpu"]),
     generator_seed=st.none() | st.integers(-(1 << 63), (1 << 64) - 1),
 )
 
@@ -120,6 +120,12 @@ def test_without_yaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
         ("max_memory_usage", 80, ValueError, "max_memory_usage is a share, above 0 and at most 1, got 80"),
         ("max_memory_usage", "80%", TypeError, "max_memory_usage must be a number"),
         ("pin_memory_device", None, TypeError, "pin_memory_device must be a str such as 'cuda', got None"),
+        (
+            "pin_memory_device",
+            "cdua",
+            ValueError,
+            "pin_memory_device must be a kind of device such as 'cuda', got 'cdua'",
+        ),
         ("generator_seed", "0", TypeError, "generator_seed must be an int or None, got '0'"),
         ("generator_seed", 1 << 64, ValueError, r"generator_seed must be below 2\*\*64"),
         ("collate_fn", 3, TypeError, "collate_fn must be callable or None, got 3"),

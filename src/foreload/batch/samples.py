@@ -87,6 +87,7 @@ class SampleAssembly:
         self._batched = spec.auto_collation
         self._whole = self._batched and loads_together(dataset)
         self._draws_together = self._whole and draws_together(self._asked)
+        self._keys_rows = spec.cache is None  # which may ask for a part of the batch
         collate = spec.collate_fn
         self._is_default, is_pinned = is_default_collate(collate), spec.pin_device is not None
         self._own_collate = self._is_default and not added_functions()  # nothing of the user's
@@ -168,8 +169,14 @@ class SampleAssembly:
             loading.dataset = self._asked
             key(_first(indices))
             loading.sample = None
-            if isinstance(self._dataset, CachedView):
-                return self._dataset.load_many(indices, key)
+            if self._keys_rows and isinstance(indices, (list, tuple)):
+                loading.rows = key, indices
+            try:
+                if isinstance(self._dataset, CachedView):
+                    return self._dataset.load_many(indices, key)
+                return self._dataset.__getitems__(indices)  # type: ignore[no-any-return]
+            finally:
+                loading.rows = None
         return self._dataset.__getitems__(indices)  # type: ignore[no-any-return]
 
     def _one_by_one(self, indices: Any, begin: int, end: int, lost: dict[int, Exception]) -> list[Any]:

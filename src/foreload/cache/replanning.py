@@ -132,7 +132,8 @@ def fall_back(store: SampleStore, why: str) -> None:
         warn_user(
             f"OPTCache: the requests are not what OPTInit foresaw ({why}); until they are, the cache keeps the "
             "samples that were used last (LRU). Give OPTInit the class of the loader's sampler, its generator "
-            "before the first epoch, and n=len(dataset), of the whole dataset if the loader has a Subset (of "
+            "before the first epoch (if it has none, give one to the loader too, as generator=, and leave out "
+            "seed=), and n=len(dataset), of the whole dataset if the loader has a Subset (of "
             "which a WeightedRandomSampler or SubsetRandomSampler does not know: give it weights or indices of "
             "the whole instead)"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from foreload.checks import check_bool
 from foreload.errors import warn_user
 
 __all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Normalize"]
@@ -64,15 +66,26 @@ class Normalize:
         for name in ("mean", "std"):
             given = getattr(self, name)
             try:
+                if isinstance(given, (str, bytes)):  # whose characters would be numbers
+                    raise TypeError
                 object.__setattr__(self, name, tuple(map(float, given)))
             except (TypeError, ValueError):
                 raise TypeError(f"{name} must be a number for each channel, got {given!r}") from None
-        if not self.mean or len(self.mean) != len(self.std) or min(self.std) <= 0:
+        is_finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        if not self.mean or len(self.mean) != len(self.std) or not is_finite or min(self.std) <= 0:
             raise ValueError(
-                f"mean and std need a number per channel each, std above 0, got {self.mean} and {self.std}"
+                "mean and std need a number per channel each, std above 0, all of them finite, got "
+                f"{self.mean} and {self.std}"
             )
         if self.dtype not in _DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(map(str, _DTYPES))}, got {self.dtype}")
+        check_bool("channels_last", self.channels_last)
+        for name in ("images", "flip"):
+            if isinstance(getattr(self, name), bool):  # or it would be a position
+                raise TypeError(
+                    f"{name} must be a position or key of a batch, or None, got {getattr(self, name)}"
+                    f"{'; transforms with flip_on_device=True need flip=2' if name == 'flip' else ''}"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the values, without what is on devices."""
@@ -126,7 +139,8 @@ class Normalize:
         if flip is not None:
             if not isinstance(flip, torch.Tensor) or flip.dtype is not torch.bool or flip.shape != batch.shape[:1]:
                 raise ValueError(
-                    f"flip must be a tensor with a bool for each of {len(batch)} images, got {flip!r}"
+                    f"flip must be a tensor with a bool for each of {len(batch)} images, got {_shown(flip)}; "
+                    "flip= says where it is in the batch: 2 for transforms with flip_on_device=True"
                 )
             flip = flip.to(images.device)
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
@@ -201,6 +215,13 @@ def _kernel() -> ModuleType | None:
     except ImportError:  # torch came without Triton
         return None
     return kernel
+
+
+def _shown(value: Any) -> str:
+    """Name what an entry of a batch is, which would be long to print."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} of the shape {tuple(value.shape)}"
+    return type(value).__name__
 
 
 def _entry(batch: Any, where: int | str, name: str) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from torch.utils.data import Sampler
 
 from foreload.checks import check_int, check_share
@@ -99,6 +100,13 @@ class DataLoaderConfig:
             raise ValueError(f"generator_seed must be below 2**64, got {self.generator_seed}")
         if not isinstance(self.pin_memory_device, str):
             raise TypeError(f"pin_memory_device must be a str such as 'cuda', got {self.pin_memory_device!r}")
+        try:
+            torch.device(self.pin_memory_device or "cuda")
+        except (RuntimeError, ValueError) as error:  # a slip of the pen would turn page-locking off
+            raise ValueError(
+                "pin_memory_device must be a kind of device such as 'cuda', got "
+                f"{self.pin_memory_device!r}: {error}"
+            ) from None
         if self.collate_fn is not None and not callable(self.collate_fn):
             raise TypeError(f"collate_fn must be callable or None, got {self.collate_fn!r}")
         for name in ("custom_sampler", "custom_batch_sampler"):

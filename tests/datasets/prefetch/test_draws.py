@@ -103,6 +103,21 @@ def test_stock_epochs_after_one_of_ours_draw_other_numbers_each_time(num_workers
     assert len(set(drawn)) == len(drawn)
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_what_stock_workers_draw_does_not_follow_from_the_datasets_built_before(start: str) -> None:
+    def epoch(ahead: Any) -> list[Any]:
+        torch.manual_seed(3)
+        return [
+            sample
+            for batch in TorchDataLoader(ahead, 8, num_workers=1, collate_fn=list, multiprocessing_context=start)
+            for sample in batch
+        ]
+
+    built = [fl.AsyncPrefetchDataset(Sharing(), queue_size=queue_size) for queue_size in (5, 2)]
+    first, second = map(epoch, built)
+    assert second == first
+
+
 @pytest.mark.parametrize("loader", [TorchDataLoader, fl.DataLoader])
 def test_wrappers_within_wrappers_draw_other_numbers_each_time(loader: Any) -> None:
     def epochs() -> list[Any]:

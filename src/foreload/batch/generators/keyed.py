@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from foreload._torch import global_random, global_random_state
 from foreload.batch.generators.twisters import Trio, states_of
 from foreload.cache.wrappers import root_of
 
-__all__ = ["KeyedGenerators", "global_trio", "loading", "take_epoch"]
+__all__ = ["KeyedGenerators", "global_trio", "keyed_rows", "loading", "take_epoch"]
 
 T = TypeVar("T")
 
@@ -42,6 +42,8 @@ class _Loading(threading.local):
         turn: how often a dataset that loads ahead has been asked since then; None if the generators are not keyed.
         dataset: the dataset that a loader of ours asks for samples, which may be made of others.
         is_fresh: whether :func:`take_epoch` has not been called since the generators were keyed.
+        rows: what keys the generators, and the numbers to key them with for the samples of the whole batch that is
+            being loaded; None if they are not keyed by the sample.
     """
 
     epoch: tuple[int, int] | None = None
@@ -49,9 +51,26 @@ class _Loading(threading.local):
     turn: int | None = None
     dataset: Any = None
     is_fresh: bool = False
+    rows: tuple[Callable[[Any], None], Sequence[Any]] | None = None
 
 
 loading = _Loading()
+
+
+def keyed_rows(dataset: Any, rows: Sequence[T]) -> Iterator[T]:
+    """Yield what a dataset has loaded as a whole batch, each with the generators keyed for its sample.
+
+    A transform of that then draws the same as in a batch of another size, or where samples are loaded one by one.
+    They are left as they are if no loader of ours asks for just this batch.
+    """
+    keys = loading.rows
+    if keys is None or len(keys[1]) != len(rows) or root_of(loading.dataset) is not dataset:
+        yield from rows
+        return
+    key, numbers = keys
+    for row, number in zip(rows, numbers, strict=True):
+        key(number)
+        yield row
 
 
 def take_epoch(dataset: Any) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ import torch
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
+from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.store import SampleStore
 from foreload.checks import check_regular_file, inherits
 from foreload.datasets.base import BaseDataset
@@ -241,7 +242,8 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         samples = self._rows(indices)
         if self.transform is None:
             return samples
-        return [self.finish_sample(int(index), sample) for index, sample in zip(indices, samples, strict=True)]
+        rows = zip(indices, keyed_rows(self, samples), strict=True)
+        return [self.finish_sample(int(index), sample) for index, sample in rows]
 
     def _rows(self, indices: Sequence[int]) -> Collated:
         numbers = [place for place, column in enumerate(self.columns) if column.is_number]

@@ -15,19 +15,20 @@ from foreload.batch.collated import Collated
 from foreload.checks import Array, check_index, inherits
 from foreload.datasets.images.transform import apply_transform, key_of_batch, key_of_loader, makes_samples
 from foreload.datasets.tensor_rows import from_array
+from foreload.options import Keep
 from foreload.order.index import positions_of, require_nonempty
-from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, UserCode
+from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, TwoStage, UserCode
 from foreload.transforms import SmallImageTransform, val_small
 
 __all__ = ["ImageArrayDataset"]
 
 
-class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
+class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, TwoStage, UserCode):
     """Small images in one array in memory, such as CIFAR's, with labels: ``(image, target)``.
 
     With :func:`foreload.transforms.train_small` or :func:`~foreload.transforms.val_small` (or none), a whole batch
     is cropped, flipped, coloured and normalised in one native call. Its random numbers are those of (seed, epoch,
-    index), so they are the same for any number and kind of workers.
+    index), so they are the same for any number and kind of workers, with a loader's ``cache`` or without.
 
     Args:
         images: uint8; an ndarray of count x height x width x 3, or a tensor of count x 3 x height x width. It is
@@ -72,15 +73,21 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """Transform one image; without a loader, random numbers come from torch's global generator."""
         position = check_index(index, len(self.images), "images")  # a subclass may have another length
-        image = self.images[position]
+        return self.finish_sample(position, self.prepare_sample(position))
+
+    def prepare_sample(self, index: int, keep: Keep = "auto") -> int:
+        """Return the target, for the cache: the images are in memory anyway."""
+        return int(self.targets[index])
+
+    def finish_sample(self, index: int, prepared: int) -> tuple[Any, int]:
+        """Transform an image, other than in the epoch before if the transform is random."""
         if isinstance(self.transform, SmallImageTransform):
             key = key_of_loader(self, ImageArrayDataset)
             if key is None:
-                return self.transform(image), int(self.targets[position])
-            sample: tuple[Any, int] = self._load_batch([position], key)[0]
-            return sample
-        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
-        return apply_transform(self.transform, pixels), int(self.targets[position])
+                return self.transform(self.images[index]), prepared
+            return self._load_batch([index], key)[0][0], prepared
+        pixels = np.ascontiguousarray(self.images[index].permute(1, 2, 0).numpy())
+        return apply_transform(self.transform, pixels), prepared
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
@@ -88,7 +95,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
 
         None if the transform is another, or a subclass loads samples itself: they are then loaded one by one.
         """
-        own = inherits(self, ImageArrayDataset, "__getitem__")
+        own = inherits(self, ImageArrayDataset, "__getitem__", "prepare_sample", "finish_sample")
         return self._load_batch if own and isinstance(self.transform, SmallImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int], key: tuple[int, int] | None = None) -> Sequence[Any]:

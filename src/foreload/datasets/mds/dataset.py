@@ -17,6 +17,7 @@ from foreload.batch.assembly import note_sample
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.columns import ColumnAssembly
+from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.fingerprint import check_stamp, stamp
 from foreload.checks import Array, Indices, inherits
 from foreload.datasets.base import BaseDataset
@@ -136,7 +137,7 @@ class MDSDataset(BaseDataset, NativeBatches):
         except Exception:  # load one by one, to find out which fails, and why
             read = None
         samples = []
-        for position, number in enumerate(numbers):
+        for position, number in enumerate(keyed_rows(self, numbers)):
             try:
                 sample = self.read(number) if read is None else read[position]
                 samples.append(self.finish_sample(number, sample))

@@ -13,6 +13,7 @@ from foreload.batch.assembly import note_sample
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.columns import ColumnAssembly
+from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
@@ -239,7 +240,8 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
         numbers = positions_of(indices, self._count).tolist()
         samples = []
-        for position, (number, prepared) in enumerate(zip(numbers, self.prepare_samples(numbers), strict=True)):
+        rows = keyed_rows(self, self.prepare_samples(numbers))
+        for position, (number, prepared) in enumerate(zip(numbers, rows, strict=True)):
             try:
                 samples.append(self.finish_sample(number, prepared))
             except Exception as error:

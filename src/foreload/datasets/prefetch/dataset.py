@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset, IterableDataset, Subset
+from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
 from foreload._torch import wrapper_kind
 from foreload.batch.generators.keyed import loading
@@ -57,8 +57,9 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
     does an epoch of foreload's DataLoader when it begins. A dataset that makes batches in a way of its own
     (``__getitems__``) is left to make them. In a stock DataLoader, random numbers follow from
     ``torch.initial_seed()`` and the number of samples asked for before: seeding again does not take them back.
-    Inside another dataset, such as ``ConcatDataset``, samples draw other numbers than where the whole is wrapped,
-    and parts other numbers than each other.
+    Without worker processes, and for parts of a dataset, they follow also from how many datasets of this class
+    were built since one was asked for a sample. Inside another dataset, such as ``ConcatDataset``, samples draw
+    other numbers than where the whole is wrapped, and parts other numbers than each other.
 
     >>> squares = AsyncPrefetchDataset([i * i for i in range(5)], queue_size=2)
     >>> [squares[i] for i in range(5)]
@@ -117,7 +118,7 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         position = position_of(index)
         if position is None or is_in_memory(self.dataset):
             return self.dataset[index]
-        return self._here().get(position, is_part=loading.dataset is not self)
+        return self._here().get(position, is_part=self._is_part())
 
     def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
         """Return the samples of a batch, loaded in parallel, or gathered if they are in memory."""
@@ -135,7 +136,12 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
         positions = [position for index in indices if (position := position_of(index)) is not None]
         if len(positions) < len(indices):
             return [self[index] for index in indices]
-        return self._here().get_batch(positions, is_part=loading.dataset is not self)
+        return self._here().get_batch(positions, is_part=self._is_part())
+
+    def _is_part(self) -> bool:
+        """Whether a loader asks for samples of a dataset around this one, or asks in a way that does not tell."""
+        worker = get_worker_info() if loading.dataset is None else None
+        return (loading.dataset if worker is None else worker.dataset) is not self
 
     def epoch_begins(self, order: Indices | None, key: tuple[int, int]) -> None:
         """Load ahead in the order of the epoch that a foreload DataLoader begins, if it is known."""

@@ -56,12 +56,14 @@ class Request(NamedTuple):
             asks for its samples itself.
         sample: the number of the loader's sample; None if it asked for a whole batch.
         origin: the index asked for, if the index is expected to change as the number does.
+        place: which of several parts is asked, where no foreload loader has asked.
     """
 
     epoch: tuple[int, int] | None
     turn: int | None = None
     sample: int | None = None
     origin: int | None = None
+    place: int = 0
 
     def number_of(self, index: int) -> int:
         """Return what keys the random numbers of a sample."""

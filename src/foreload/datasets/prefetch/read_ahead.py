@@ -205,7 +205,7 @@ class ReadAhead:
         places.begin()
         epoch, turn = loading.epoch, loading.turn
         if epoch is None or turn is None or not is_part:
-            return Request(epoch)
+            return Request(epoch, place=self._place if is_part else 0)
         loading.turn = turn + 1
         return Request(epoch, turn, loading.sample, index)
 
@@ -219,7 +219,7 @@ class ReadAhead:
             return Draws(request.epoch, request.number_of(index), request.epoch)
         # No epoch is known, in which each sample is loaded once: each request draws other numbers.
         seed, count = torch.initial_seed(), self._num_requests + later
-        return Draws((seed, self._place), (count << 32) + index, (seed, count))
+        return Draws((seed, request.place), (count << 32) + index, (seed, count))
 
     def _compare(self, index: int, *, is_there: bool) -> None:
         """Compare a request with the expected order."""

@@ -15,6 +15,7 @@ import numpy as np
 from foreload import _native
 from foreload.batch.assembly import note_sample
 from foreload.batch.failure import remaining_positions
+from foreload.batch.generators.keyed import keyed_rows
 from foreload.batch.read import read_samples
 from foreload.cache.fingerprint import fingerprint_with
 from foreload.checks import Array, check_bool, inherits
@@ -295,7 +296,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         ):
             return found
         samples = []
-        for position, (index, prepared) in enumerate(zip(numbers, found, strict=True)):
+        for position, (index, prepared) in enumerate(zip(numbers, keyed_rows(self, found), strict=True)):
             try:
                 samples.append(self.finish_sample(index, prepared))
             except Exception as error:
