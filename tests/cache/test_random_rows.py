@@ -21,7 +21,25 @@ def _add_noise(sample: Any) -> Any:
     return torch.as_tensor(0 if isinstance(sample, bytes) else sample) + torch.rand(1).item()
 
 
+def _drop_characters(text: str) -> list[int]:
+    return [ord(character) for character in text if torch.rand(1).item() < 0.5]
+
+
+class _Views(fl.HDF5Dataset):
+    """Two views of each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index), super().__getitem__(index)
+
+    def __getitems__(self, indices: Any) -> Any:  # type: ignore[override]
+        load: Any = self._load_batch
+        return list(zip(load(indices), load(indices), strict=True))
+
+
 def _rows(folder: Path, kind: str) -> Any:
+    if kind == "hdf5 within":
+        _rows(folder, "hdf5")
+        return fl.MemoryEfficientDataset(folder / "rows.h5", transform=_add_noise)
     if kind == "hdf5":
         with pytest.importorskip("h5py").File(folder / "rows.h5", "w") as file:
             file["data"] = np.arange(COUNT, dtype=np.float32)[:, None]
@@ -30,6 +48,17 @@ def _rows(folder: Path, kind: str) -> Any:
         parquet, arrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
         parquet.write_table(arrow.table({"a": [float(row) for row in range(COUNT)]}), folder / "rows.parquet")
         return fl.ParquetDataset(folder / "rows.parquet", transform=_add_noise)
+    if kind.startswith("text"):
+        (folder / "texts.csv").write_text(
+            "text,label\n" + "".join(f"{'ab' * row}c,{row}\n" for row in range(COUNT))
+        )
+        return fl.TextDataset(
+            folder / "texts.csv",
+            tokenizer=_drop_characters if kind == "text tokenizer" else None,
+            target_transform=_add_noise,
+            max_length=20,
+            padding=kind != "texts of any length",
+        )
     (folder / "files").mkdir()
     for row in range(COUNT):
         (folder / "files" / f"{row}.bin").write_bytes(bytes(row))
@@ -38,7 +67,9 @@ def _rows(folder: Path, kind: str) -> Any:
 
 
 @pytest.mark.parametrize("is_part", [False, True])
-@pytest.mark.parametrize("kind", ["hdf5", "parquet", "tar"])
+@pytest.mark.parametrize(
+    "kind", ["hdf5", "hdf5 within", "parquet", "tar", "text", "text tokenizer", "texts of any length"]
+)
 def test_transforms_of_rows_that_are_read_together_draw_by_the_sample(
     kind: str, is_part: bool, tmp_path: Path
 ) -> None:
@@ -54,3 +85,11 @@ def test_transforms_of_rows_that_are_read_together_draw_by_the_sample(
     expected = epochs(batch_size=1)
     for way in ({}, {"batch_size": 3}, {"cache": "1MiB"}, {"num_workers": 2, "workers": "threads"}):
         assert epochs(**way) == expected, way
+
+
+def test_a_batch_that_is_loaded_twice_draws_twice(tmp_path: Path) -> None:
+    _rows(tmp_path, "hdf5")
+    dataset = _Views(tmp_path / "rows.h5", transform=_add_noise)
+    with fl.DataLoader(dataset, seed=3, batch_size=COUNT, num_workers=0, collate_fn=list) as loader:
+        for batch in loader:
+            assert all(one != other for one, other in batch)

@@ -61,13 +61,16 @@ def keyed_rows(dataset: Any, rows: Sequence[T]) -> Iterator[T]:
     """Yield what a dataset has loaded as a whole batch, each with the generators keyed for its sample.
 
     A transform of that then draws the same as in a batch of another size, or where samples are loaded one by one.
-    They are left as they are if no loader of ours asks for just this batch.
+    They are left as they are if no loader of ours asks for just this batch, or if that was loaded already: code of
+    the user's that loads it again wants other numbers.
     """
     keys = loading.rows
-    if keys is None or len(keys[1]) != len(rows) or root_of(loading.dataset) is not dataset:
+    asked = getattr(root_of(loading.dataset), "__getitems__", None)  # which may be a dataset's that it wraps
+    if keys is None or len(keys[1]) != len(rows) or asked != getattr(dataset, "__getitems__", None):
         yield from rows
         return
     key, numbers = keys
+    loading.rows = None
     for row, number in zip(rows, numbers, strict=True):
         key(number)
         yield row

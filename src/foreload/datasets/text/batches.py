@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -160,10 +161,13 @@ class TextAssembly:
             return work.made()
         for position, error in failures.items():
             index = int(work.indices[position])
+            source = os.fsdecode(self._dataset.entries.source.path(index))
             if self._on_error == "raise" or not isinstance(error, Exception):
                 note_sample(error, index, position)
+                if getattr(error, "filename", None) is None:
+                    with suppress(AttributeError):  # a class of the user's may allow no attributes
+                        error.filename = source  # type: ignore[attr-defined]
                 raise error
-            source = os.fsdecode(self._dataset.entries.source.path(index))
             self._errors.append(SampleError.of(index, error, self._on_error, source))
         rows = replacement_positions(
             [position in failures for position in range(len(work.indices))], self._on_error
