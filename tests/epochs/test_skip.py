@@ -308,3 +308,9 @@ def test_an_order_that_is_no_function_is_refused(order: str) -> None:
             make("seed").indices(*wrong)
     with pytest.raises(TypeError, match="step must be an int"):
         make("seed").indices(0, "a")
+
+
+def test_a_sample_that_is_not_there_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="there is no sample 8 to leave out: the dataset has samples 0 to 7"):
+        loader = fl.DataLoader(range(8), skip=fl.Skip(samples=[8, 2]), num_workers=0)  # type: ignore[arg-type]
+    assert [batch.item() for batch in loader] == [0, 1, 3, 4, 5, 6, 7]

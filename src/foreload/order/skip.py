@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from foreload.checks import Array, Indices, check_int
+from foreload.checks import Array, Indices, check_int, known_length
+from foreload.errors import warn_user
 from foreload.order.resume import Ranges, merged
 
 __all__ = ["LeftOut", "Skip", "check_skip", "left_out_of"]
@@ -26,7 +27,7 @@ class Skip:
 
     Args:
         steps: numbers of steps and ranges of them: ``[1207]``, ``range(1200, 1300)``, ``[7, range(20, 30)]``.
-        samples: indices of samples in the dataset.
+        samples: indices of samples in the dataset. The loader warns of those that it does not have.
         epoch: the epoch in which they are left out; None: every epoch.
 
     Raises:
@@ -85,6 +86,11 @@ def check_skip(skip: Any, dataset: Any) -> tuple[Skip, ...]:
         raise TypeError(f"skip must be a foreload.Skip or a list of them, got {skip!r}")
     if isinstance(dataset, IterableDataset) and any(part.samples for part in parts):
         raise ValueError("skip: samples of an iterable dataset have no indices; leave out steps")
+    last = max((sample for part in parts for sample in part.samples), default=-1)
+    length = known_length(dataset) if last >= 0 else None
+    if length is not None and last >= length:
+        # (No error: a dataset of keys may have it, and one may have another length by the time it is loaded.)
+        warn_user(f"skip: there is no sample {last} to leave out: the dataset has samples 0 to {length - 1}")
     return tuple(parts)
 
 
