@@ -284,6 +284,8 @@ def test_tensors_of_any_shape_are_a_list() -> None:
         [(torch.ones(1), torch.ones(2, 4)), (torch.ones(1), torch.ones(1, 4))]
     )[1]
     assert [tuple(box.shape) for box in boxes] == [(2, 4), (1, 4)]
+    with pytest.raises(TypeError, match=r"sample 0 .* a tensor and its target must be a tuple, not a list"):
+        Collate.variable_length_collate([[torch.ones(2), 1], [torch.ones(3), 0]])
 
 
 def test_words_beside_a_target_and_tensors_alone_in_tuples() -> None:

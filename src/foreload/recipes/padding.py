@@ -35,6 +35,8 @@ def as_numbers(value: Any, position: int, what: str = "") -> torch.Tensor:
             problem = (
                 "int64 does not hold one of its numbers; convert them in the dataset" if is_large else str(error)
             )
+            if isinstance(value, list) and any(isinstance(part, (torch.Tensor, np.ndarray)) for part in value):
+                problem += "; a tensor and its target must be a tuple, not a list"
     raise TypeError(
         f"sample {position} of the batch{what and f': {what}'} must be a tensor, an array or a list of numbers, "
         f"got {type(value).__name__}: {problem}"
