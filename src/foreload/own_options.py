@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset
@@ -43,6 +43,11 @@ _MAY_BE_READ = ("seed", "cache", "transform", "device", "device_transform", "mem
 _NAMES = tuple(field.name for field in fields(OwnOptions))
 
 
+def _is_own(kind: type) -> bool:
+    """Whether a class is foreload's, not derived from one of those by somebody else."""
+    return kind.__module__.startswith("foreload.")
+
+
 class WithOwnOptions(TorchDataLoader[T_co]):
     """A torch DataLoader with options of foreload's, which are attributes too.
 
@@ -67,20 +72,11 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     max_restarts: int
     snapshot_every_n_steps: int
 
-    _fl_is_derived: ClassVar[bool] = False  # from foreload's classes, by somebody else
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Note whether the class is foreload's own."""
-        super().__init_subclass__(**options)
-        cls._fl_is_derived = cls.__module__.partition(".")[0] != "foreload"
-
     @property
     def _foreload(self) -> OwnOptions:
         # One name that no other library has, also for where the options are kept. A plain loader's are its
         # attributes, which may be set later; they are not copied, as each epoch reads many.
-        options: Any = self
-        if self._fl_is_derived:
-            options = vars(self).get("_foreload")
+        options: Any = self if _is_own(type(self)) else vars(self).get("_foreload")
         if options is None:  # a wrapper that calls no constructor has a __getattr__ of its own
             raise AttributeError(
                 f"{type(self).__name__} has no options, as its constructor did not call the loader's"
@@ -90,10 +86,11 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     @_foreload.setter
     def _foreload(self, given: OwnOptions) -> None:
         own = vars(self)
-        if self._fl_is_derived:
+        is_derived = not _is_own(type(self))
+        if is_derived:
             own["_foreload"] = given
         for name in _NAMES:
-            if not self._fl_is_derived or not (name in own or hasattr(type(self), name)):
+            if not is_derived or not (name in own or hasattr(type(self), name)):
                 own[name] = getattr(given, name)
 
     def own_options(self) -> OwnOptions:
@@ -109,7 +106,7 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         Args:
             read: ``seed``, ``cache``, ``transform``, ``device``, ``device_transform``, ``memory`` and ``workers``.
         """
-        own = vars(self) if self._fl_is_derived else {}
+        own = {} if _is_own(type(self)) else vars(self)
         return [
             getattr(self._foreload, name) if name in own and own[name] is value else value
             for name, value in zip(_MAY_BE_READ, read, strict=True)

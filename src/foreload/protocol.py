@@ -164,6 +164,8 @@ class BatchOptions(Protocol):
 class NativeBatches:
     """A dataset that can make whole batches itself, such as by native code."""
 
+    is_held = False  # whether it makes them of what is in memory, so that a cache keeps nothing
+
     def batch_assembly(self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory) -> Assembly | None:
         """Return what makes the batches of one epoch; None to have samples loaded one by one.
 
@@ -196,10 +198,7 @@ class TwoStage:
 
 
 class TwoStageBatches(TwoStage):
-    """A dataset that loads the first stage of several samples faster together.
-
-    It has ``__getitems__`` too; while that is None, samples are prepared one by one.
-    """
+    """A dataset that loads the first stage of several samples faster together, while it has ``__getitems__``."""
 
     def prepare_samples(self, indices: Sequence[int], keep: Keep = "auto") -> Sequence[Any]:
         """Load the first stage of several samples, as :meth:`prepare_sample` does for one."""

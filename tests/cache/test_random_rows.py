@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import StackDataset, Subset
 
 import foreload as fl
 
@@ -93,3 +93,88 @@ def test_a_batch_that_is_loaded_twice_draws_twice(tmp_path: Path) -> None:
     with fl.DataLoader(dataset, seed=3, batch_size=COUNT, num_workers=0, collate_fn=list) as loader:
         for batch in loader:
             assert all(one != other for one, other in batch)
+
+
+def _both(sample: Any) -> Any:
+    return [*torch.as_tensor(sample).flatten().tolist(), torch.rand(1).item()]
+
+
+def _samples(dataset: Any, **options: Any) -> list[str]:
+    options = {"batch_size": 4, "num_workers": 0, "seed": 3} | options
+    with fl.DataLoader(dataset, collate_fn=list, **options) as loader:
+        return [str(sample) for batch in loader for sample in batch]
+
+
+def test_transforms_of_dataset_and_loader_draw_apart(tmp_path: Path) -> None:
+    dataset = _rows(tmp_path, "hdf5")
+    expected = _samples(dataset, transform=_both)
+    for sample in expected:
+        noisy, drawn = map(float, sample.strip("[]").split(", "))
+        assert noisy % 1 != pytest.approx(drawn)
+    processes = {"num_workers": 2, "workers": "processes"}
+    for way in ({"batch_size": 1}, {"cache": "1MiB"}, {"num_workers": 2, "workers": "threads"}, processes):
+        assert _samples(dataset, transform=_both, **way) == expected, way
+
+
+def test_what_a_loaders_transform_draws_does_not_depend_on_the_cache() -> None:
+    class Draws(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return COUNT
+
+        def __getitem__(self, index: int) -> int:
+            torch.rand(index + 1)  # for a name of a temporary file, say
+            return index
+
+    def epochs(**options: Any) -> list[Any]:
+        transform = lambda index: (index, torch.rand(1).item())
+        with fl.DataLoader(Draws(), transform=transform, seed=3, num_workers=0, **options) as loader:
+            return [batch[1].tolist() for _ in range(3) for batch in loader]
+
+    assert epochs() == epochs(cache="1MiB")
+
+
+def test_batches_of_arrays_and_stacked_datasets_draw_by_the_sample(tmp_path: Path) -> None:
+    dataset = _rows(tmp_path, "hdf5")
+    expected = _samples(dataset)
+    torch.manual_seed(0)
+
+    def of(kind: Any) -> list[str]:
+        batches: Any = [kind([4, 1, 3]), kind([0])]
+        order = {"seed": None, "batch_sampler": batches, "generator": torch.Generator().manual_seed(1)}
+        with fl.DataLoader(dataset, collate_fn=list, **order) as loader:  # type: ignore[arg-type]
+            return [str(sample) for batch in loader for sample in batch]
+
+    assert of(list) == of(np.array)
+    stacked = StackDataset(dataset, dataset)
+    assert len({*_samples(stacked, batch_size=1), *_samples(stacked), *_samples(stacked, batch_size=3)}) == COUNT
+    assert [sample.partition(", tensor")[0] for sample in _samples(stacked)] == [
+        f"({sample}" for sample in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"transform": tuple}, {"num_workers": 1, "workers": "processes"}], ids=str
+)
+def test_a_cache_keeps_nothing_of_images_in_memory(options: dict[str, Any]) -> None:
+    class Shifted(fl.ImageArrayDataset):
+        def __getitems__(self, indices: Any) -> Any:  # type: ignore[override]
+            return [(image, target + 100) for image, target in self._load_batch(indices)]
+
+    arguments: Any = {
+        "images": np.zeros((COUNT, 8, 8, 3), np.uint8),
+        "targets": list(range(COUNT)),
+        "transform": fl.transforms.train_small(8),
+    }
+    with fl.DataLoader(Shifted(**arguments), cache="1MiB", collate_fn=list, **options) as loader:
+        assert [target for batch in loader for _, target in batch] == list(range(100, 100 + COUNT))
+    dataset = fl.ImageArrayDataset(**arguments)
+    options = {"num_workers": 0} | options
+    with fl.DataLoader(dataset, cache="1MiB", collate_fn=list, **options) as loader:
+        last = -3.0
+        for step in range(2):  # filled anew by the loop
+            dataset.images.fill_(200 * step)
+            dataset.targets.fill_(step)
+            images, targets = zip(*(sample for batch in loader for sample in batch), strict=True)
+            assert set(targets) == {step}
+            before, last = last, max(image.max().item() for image in images)
+            assert last > before

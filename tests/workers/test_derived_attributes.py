@@ -87,6 +87,22 @@ def test_methods_and_properties_are_the_derived_classes() -> None:
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
+def test_a_base_class_may_keep_that_a_class_was_derived_to_itself() -> None:
+    class Registry:
+        def __init_subclass__(cls) -> None:
+            pass  # without super()
+
+    class Registered(Registry, fl.DataLoader[int]):
+        def __init__(self, dataset: Any) -> None:
+            self.transform = "mine"
+            super().__init__(dataset, batch_size=2, num_workers=0)
+            self.seed = "run"
+
+    loader = Registered(Numbers())
+    assert epochs(loader) == epochs(fl.DataLoader(Numbers(), batch_size=2, num_workers=0))
+    assert (loader.transform, loader.seed) == ("mine", "run")
+
+
 def test_options_are_what_a_derived_class_hands_on() -> None:
     class Loader(fl.DataLoader[Any]):
         def __init__(self, **options: Any) -> None:

@@ -94,6 +94,27 @@ def test_autocast_of_the_loop_holds_for_samples_that_are_loaded_for_it(kind: dic
     assert seen() == {torch.float32}
 
 
+def test_autocast_of_the_loop_keeps_its_casts() -> None:
+    class Casts(Product):
+        def __getitem__(self, index: int) -> Any:
+            return torch.is_autocast_cache_enabled()
+
+    def seen() -> set[Any]:
+        loader = fl.DataLoader(Casts(), 4, collate_fn=list, num_workers=2, workers="threads")
+        return {sample for batch in loader for sample in batch}
+
+    assert seen() == {True}
+    with torch.autocast("cpu", cache_enabled=False):
+        assert seen() == {False}
+    weight = torch.ones(2, 2, requires_grad=True)
+    with torch.autocast("cpu"):
+        before = weight @ weight
+        seen()
+        # What was cast before is a part of both graphs: nobody has cleared it meanwhile.
+        casts = [{name for name, _ in result.grad_fn.next_functions} for result in (before, weight @ weight)]
+        assert casts[0] == casts[1]
+
+
 @pytest.mark.parametrize("kind", KINDS[:2], ids=["none", "threads"])
 @pytest.mark.parametrize("seed", [None, 0])
 def test_the_default_device_of_the_loop_holds_for_samples_that_are_loaded_for_it(

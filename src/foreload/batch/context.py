@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import ParamSpec, TypeVar
 
 import torch
 
 __all__ = ["LoopContext", "autocast_dtypes"]
+
+_KINDS = ("cpu", "cuda", "xpu", "mps")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,7 +24,7 @@ def autocast_dtypes() -> list[tuple[str, torch.dtype]]:
     ...     autocast_dtypes()
     [('cpu', torch.bfloat16)]
     """
-    return [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return [(kind, torch.get_autocast_dtype(kind)) for kind in _KINDS if torch.is_autocast_enabled(kind)]
 
 
 class LoopContext:
@@ -45,7 +47,7 @@ class LoopContext:
         self._variables = contextvars.copy_context()
         self._grad = torch.is_grad_enabled()
         self._inference = torch.is_inference_mode_enabled()
-        self._autocast = autocast_dtypes()
+        self._autocast, self._caches_casts = autocast_dtypes(), torch.is_autocast_cache_enabled()
         self._device = torch.empty(0).device  # faster than torch.get_default_device()
         self._as_in_a_new_thread = (
             self._grad and not self._inference and not self._autocast and self._device.type == "cpu"
@@ -59,8 +61,25 @@ class LoopContext:
         with ExitStack() as modes:
             modes.enter_context(torch.inference_mode(self._inference))
             modes.enter_context(torch.set_grad_enabled(self._grad))
-            for kind, dtype in self._autocast:
-                modes.enter_context(torch.autocast(kind, dtype))
+            modes.enter_context(_autocast(self._autocast, self._caches_casts))
             if self._device.type != "cpu":
                 modes.enter_context(self._device)
             return variables.run(function, *args, **options)
+
+
+@contextmanager
+def _autocast(dtypes: list[tuple[str, torch.dtype]], caches: bool) -> Iterator[None]:
+    # Not by torch.autocast, whose end would clear the casts that the loop keeps.
+    before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind, _ in dtypes]
+    cached = torch.is_autocast_cache_enabled()
+    try:
+        for kind, dtype in dtypes:
+            torch.set_autocast_enabled(kind, True)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(caches)
+        yield
+    finally:
+        for kind, was_on, dtype in before:
+            torch.set_autocast_enabled(kind, was_on)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(cached)

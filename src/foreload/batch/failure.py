@@ -6,7 +6,7 @@ import pickle
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -20,6 +20,7 @@ __all__ = [
     "OnError",
     "PickledError",
     "SampleError",
+    "note_source",
     "pickle_error",
     "remaining_positions",
     "repair",
@@ -71,7 +72,7 @@ class SampleError:
         """Return the record of an exception."""
         return cls(
             index.item() if hasattr(index, "item") and getattr(index, "ndim", 1) == 0 else index,
-            source or getattr(error, "filename", None),
+            source or getattr(error, "_foreload_source", None) or getattr(error, "filename", None),
             "".join(traceback.format_exception_only(error)).partition("\nforeload:")[0].strip(),
             "".join(traceback.format_exception(error)),
             action,
@@ -80,6 +81,12 @@ class SampleError:
     def __str__(self) -> str:
         """Return one line with the index, the file and the error."""
         return f"sample {self.index!r}{f' ({self.source})' if self.source else ''}: {self.error}"
+
+
+def note_source(error: BaseException, source: str) -> None:
+    """Let an error tell the file of its sample, whatever file it is about itself."""
+    with suppress(AttributeError):  # a class of the user's may allow no attributes
+        error._foreload_source = source  # type: ignore[attr-defined]
 
 
 def stop_error(error: StopIteration) -> RuntimeError:

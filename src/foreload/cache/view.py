@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from foreload.checks import definition_depth, held
 from foreload.errors import warn_user
 from foreload.options import Keep
 from foreload.order.index import position_of
-from foreload.protocol import SampleSource, TwoStage, TwoStageBatches
+from foreload.protocol import NativeBatches, SampleSource, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CachedView",
+    "TransformKey",
     "first_stage",
     "has_two_stages",
     "holds_values",
     "is_remote",
     "parts_of",
+    "transform_key",
     "warn_of_randomness",
 ]
 
@@ -73,6 +76,22 @@ class _Timed:
             return function(*arguments)
 
 
+class TransformKey(threading.local):
+    """How the calling thread keys the generators for what a loader's ``transform`` draws.
+
+    It draws the same then whether the sample, which may draw too, comes from the cache, and whether it was loaded
+    together with others.
+
+    Attributes:
+        give: called with the index of a sample; None: the generators are not keyed.
+    """
+
+    give: Callable[[Any], None] | None = None
+
+
+transform_key = TransformKey()
+
+
 def _run(timer: _Timed | None, function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments) if timer is None else timer.transform(function, *arguments)
 
@@ -91,8 +110,10 @@ class CachedView(Dataset[Any]):
         keep: Keep = "auto",
     ) -> None:
         self._dataset = dataset
-        self._root, self._places = unwrap(dataset) if store is not None else (dataset, None)
-        self._store = store
+        root, places = unwrap(dataset) if store is not None else (dataset, None)
+        if isinstance(root, NativeBatches) and root.is_held:
+            root, places, store = dataset, None, None
+        self._root, self._places, self._store = root, places, store
         self._transform = transform
         self._keep = keep
         # The cache keeps the first stage of a two-stage sample.
@@ -131,7 +152,13 @@ class CachedView(Dataset[Any]):
             sample = store.load(position, read) if timer is None else timer.load(store.load, position, read)
             if self._is_split:
                 sample = _run(timer, self._root.finish_sample, position, sample)
-        return sample if self._transform is None else _run(timer, self._transform, sample)
+        return sample if self._transform is None else _run(timer, self._transformed, index, sample)
+
+    def _transformed(self, index: Any, sample: Any) -> Any:
+        """Apply the loader's transform."""
+        if transform_key.give is not None:
+            transform_key.give(index)
+        return self._transform(sample)  # type: ignore[misc]
 
     @property
     def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]] | None:
@@ -161,9 +188,9 @@ class CachedView(Dataset[Any]):
         if not self._is_split and self._transform is None:
             return samples
         if len(samples) != len(indices):  # of a dataset that leaves some out, say: which are they?
-            key, indices, positions = None, samples, [None] * len(samples)
+            return timer.transform(lambda: [self._transform(sample) for sample in samples])  # type: ignore
         rows = zip(indices, positions, samples, strict=True)
-        samples = timer.transform(lambda: [self._keyed(key, row[0], self._finish, *row[1:]) for row in rows])
+        samples = timer.transform(lambda: [self._finish(key, *row) for row in rows])
         return samples
 
     def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
@@ -179,11 +206,11 @@ class CachedView(Dataset[Any]):
             key(index)
         return load(*arguments)
 
-    def _finish(self, position: Any, sample: Any) -> Any:
+    def _finish(self, key: Callable[[Any], None] | None, index: Any, position: Any, sample: Any) -> Any:
         """Apply what comes after the cache."""
         if self._is_split:
-            sample = self._root.finish_sample(position, sample)
-        return sample if self._transform is None else self._transform(sample)
+            sample = self._keyed(key, index, self._root.finish_sample, position, sample)
+        return sample if self._transform is None else self._transformed(index, sample)
 
     def timed(self, weight: int) -> TimedView:
         """Return the same samples, with the stages of each in a span of its own.

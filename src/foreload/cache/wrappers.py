@@ -8,7 +8,6 @@ import numpy as np
 from torch.utils.data import StackDataset, Subset
 
 from foreload._torch import wrapper_kind
-from foreload.checks import held
 from foreload.order.index import row_numbers
 
 __all__ = ["Places", "draws_together", "loads_together", "places_of", "root_of", "unwrap"]
@@ -73,13 +72,20 @@ def loads_together(dataset: Any) -> bool:
 
 
 def draws_together(dataset: Any) -> bool:
-    """Whether torch's ``StackDataset`` loads batches of what has a random native transform.
+    """Whether torch's ``StackDataset`` loads batches of what has transforms that may be random.
 
-    Its batches draw once, from the generators, and so would depend on which samples they have.
+    What they draw would depend on which samples a batch has.
     """
     root = root_of(dataset)
     if wrapper_kind(root) is not StackDataset:
         return False
     parts = root.datasets
     parts = [root_of(part) for part in (parts.values() if isinstance(parts, dict) else parts)]
-    return any(getattr(held(part, "transform"), "random", False) is True or draws_together(part) for part in parts)
+    return any(map(_may_draw, parts))
+
+
+def _may_draw(dataset: Any) -> bool:
+    own = getattr(dataset, "__dict__", {})
+    transforms = own.get("transform"), own.get("target_transform")
+    may_draw = (getattr(transform, "random", transform is not None) for transform in transforms)
+    return any(may_draw) or draws_together(dataset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -71,11 +70,10 @@ class Normalize:
                 object.__setattr__(self, name, tuple(map(float, given)))
             except (TypeError, ValueError):
                 raise TypeError(f"{name} must be a number for each channel, got {given!r}") from None
-        is_finite = all(map(math.isfinite, (*self.mean, *self.std)))
-        if not self.mean or len(self.mean) != len(self.std) or not is_finite or min(self.std) <= 0:
+        if not self.mean or len(self.mean) != len(self.std) or not _are_finite(self.mean, self.std):
             raise ValueError(
                 "mean and std need a number per channel each, std above 0, all of them finite, got "
-                f"{self.mean} and {self.std}"
+                f"{self.mean} and {self.std}; so must be, in float32, what becomes of pixels"
             )
         if self.dtype not in _DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(map(str, _DTYPES))}, got {self.dtype}")
@@ -215,6 +213,13 @@ def _kernel() -> ModuleType | None:
     except ImportError:  # torch came without Triton
         return None
     return kernel
+
+
+def _are_finite(means: tuple[float, ...], stds: tuple[float, ...]) -> bool:
+    with np.errstate(all="ignore"):
+        mean, std = np.array(means, np.float32), np.array(stds, np.float32)
+        ends = np.array([-mean / std, (1 - mean) / std, 1 / (255 * std)])
+    return bool((std > 0).all() and np.isfinite(ends).all() and (ends[2] > 0).all())
 
 
 def _shown(value: Any) -> str:

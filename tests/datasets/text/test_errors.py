@@ -66,6 +66,20 @@ def test_what_is_not_utf8_is_an_error_that_names_the_line(tmp_path: Path) -> Non
     ]
 
 
+def test_the_file_of_a_text_is_named_whatever_its_tokenizer_raises(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "1.txt", b"some")
+    failure = FileNotFoundError(2, "No such file", "vocab.txt")
+
+    def missing(text: str) -> list[int]:
+        raise failure
+
+    loader = fl.DataLoader(fl.TextDataset(tmp_path, missing), batch_size=1, num_workers=0, on_error="skip")
+    assert list(loader) == []
+    assert [error.source for error in loader.errors] == [str(tmp_path / name / "1.txt") for name in "ab"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error", "words"),
     [

@@ -16,9 +16,10 @@ import torch
 
 from foreload._torch import global_random, global_random_state
 from foreload.batch.generators.twisters import Trio, states_of
+from foreload.cache.view import transform_key
 from foreload.cache.wrappers import root_of
 
-__all__ = ["KeyedGenerators", "global_trio", "keyed_rows", "loading", "take_epoch"]
+__all__ = ["KeyedGenerators", "global_trio", "keyed_rows", "loading", "row_keys", "take_epoch"]
 
 T = TypeVar("T")
 
@@ -27,6 +28,9 @@ _LONG_SECONDS = 1e-4
 
 # Distinguishes what a collate function draws from what the first sample of its batch draws.
 _BATCH = 1 << 63
+
+# Distinguishes what a loader's transform draws from what loading its sample draws.
+_TRANSFORM = 1 << 62
 
 # The largest number that the generators are keyed with.
 _LARGEST = (1 << 64) - 1
@@ -44,6 +48,7 @@ class _Loading(threading.local):
         is_fresh: whether :func:`take_epoch` has not been called since the generators were keyed.
         rows: what keys the generators, and the numbers to key them with for the samples of the whole batch that is
             being loaded; None if they are not keyed by the sample.
+        collate_fn: of the loader that loads that batch.
     """
 
     epoch: tuple[int, int] | None = None
@@ -52,27 +57,41 @@ class _Loading(threading.local):
     dataset: Any = None
     is_fresh: bool = False
     rows: tuple[Callable[[Any], None], Sequence[Any]] | None = None
+    collate_fn: Any = None
 
 
 loading = _Loading()
 
 
-def keyed_rows(dataset: Any, rows: Sequence[T]) -> Iterator[T]:
-    """Yield what a dataset has loaded as a whole batch, each with the generators keyed for its sample.
+def row_keys(load: Callable[..., Any], count: int) -> Callable[[int], None] | None:
+    """Return what keys the generators for the sample at a position of a batch that is being loaded as a whole.
 
-    A transform of that then draws the same as in a batch of another size, or where samples are loaded one by one.
-    They are left as they are if no loader of ours asks for just this batch, or if that was loaded already: code of
-    the user's that loads it again wants other numbers.
+    Its transform then draws the same as in a batch of another size, or where samples are loaded one by one.
+
+    Args:
+        load: the method of the dataset that loads a batch, as its ``__getitems__`` returns it.
+        count: the number of samples.
+
+    Returns:
+        None if no loader of ours asks for just this batch: code of the user's may ask for other samples, or for
+        the same ones twice.
     """
+    # (A dataset around it may have the same method.)
+    is_asked = getattr(root_of(loading.dataset), "__getitems__", None) == load
     keys = loading.rows
-    asked = getattr(root_of(loading.dataset), "__getitems__", None)  # which may be a dataset's that it wraps
-    if keys is None or len(keys[1]) != len(rows) or asked != getattr(dataset, "__getitems__", None):
-        yield from rows
-        return
+    if keys is None or len(keys[1]) != count or not is_asked:
+        return None
     key, numbers = keys
     loading.rows = None
-    for row, number in zip(rows, numbers, strict=True):
-        key(number)
+    return lambda position: key(numbers[position])
+
+
+def keyed_rows(load: Callable[..., Any], rows: Sequence[T]) -> Iterator[T]:
+    """Yield what was read for a whole batch, each with the generators keyed for its sample by :func:`row_keys`."""
+    key = row_keys(load, len(rows))
+    for position, row in enumerate(rows):
+        if key is not None:
+            key(position)
         yield row
 
 
@@ -137,6 +156,11 @@ class KeyedGenerators:
         self._key(_number(index) ^ _BATCH)
         loading.is_fresh = False
 
+    def key_transform(self, index: Any) -> None:
+        """Give the generators the state of what a loader's ``transform`` draws for a sample."""
+        self._key(_number(index) ^ _TRANSFORM)
+        loading.is_fresh = False
+
     def _key(self, number: int) -> None:
         if self._is_pure:
             self._note_draw()
@@ -144,6 +168,7 @@ class KeyedGenerators:
         self._trio.python.gauss_next = None  # type: ignore[attr-defined]
         self._states.key(*self._of, number)
         loading.sample, loading.turn, loading.is_fresh = number, 0, True
+        transform_key.give = self.key_transform
 
     def _note_draw(self) -> None:
         if self._is_keyed and not self._draws:
@@ -158,9 +183,11 @@ class KeyedGenerators:
         self._states.save()
         outer = loading.epoch, loading.sample, loading.turn, loading.dataset
         loading.epoch, loading.sample, loading.turn, loading.dataset = self._of, None, None, None
+        outer_give, transform_key.give = transform_key.give, None
         try:
             yield
         finally:
+            transform_key.give = outer_give
             loading.epoch, loading.sample, loading.turn, loading.dataset = outer
             loading.is_fresh = False
             if self._is_pure:

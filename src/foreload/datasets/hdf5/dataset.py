@@ -242,7 +242,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         samples = self._rows(indices)
         if self.transform is None:
             return samples
-        rows = zip(indices, keyed_rows(self, samples), strict=True)
+        rows = zip(indices, keyed_rows(self._load_batch, samples), strict=True)
         return [self.finish_sample(int(index), sample) for index, sample in rows]
 
     def _rows(self, indices: Sequence[int]) -> Collated:

@@ -15,20 +15,20 @@ from foreload.batch.collated import Collated
 from foreload.checks import Array, check_index, inherits
 from foreload.datasets.images.transform import apply_transform, key_of_batch, key_of_loader, makes_samples
 from foreload.datasets.tensor_rows import from_array
-from foreload.options import Keep
 from foreload.order.index import positions_of, require_nonempty
-from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, TwoStage, UserCode
+from foreload.protocol import Batch, BatchMemory, BatchOptions, NativeBatches, UserCode
 from foreload.transforms import SmallImageTransform, val_small
 
 __all__ = ["ImageArrayDataset"]
 
 
-class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, TwoStage, UserCode):
+class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
     """Small images in one array in memory, such as CIFAR's, with labels: ``(image, target)``.
 
     With :func:`foreload.transforms.train_small` or :func:`~foreload.transforms.val_small` (or none), a whole batch
     is cropped, flipped, coloured and normalised in one native call. Its random numbers are those of (seed, epoch,
-    index), so they are the same for any number and kind of workers, with a loader's ``cache`` or without.
+    index), so they are the same for any number and kind of workers. A loader's ``cache`` keeps nothing of that, as
+    the images are in memory.
 
     Args:
         images: uint8; an ndarray of count x height x width x 3, or a tensor of count x 3 x height x width. It is
@@ -73,21 +73,15 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, TwoStage, UserC
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """Transform one image; without a loader, random numbers come from torch's global generator."""
         position = check_index(index, len(self.images), "images")  # a subclass may have another length
-        return self.finish_sample(position, self.prepare_sample(position))
-
-    def prepare_sample(self, index: int, keep: Keep = "auto") -> int:
-        """Return the target, for the cache: the images are in memory anyway."""
-        return int(self.targets[index])
-
-    def finish_sample(self, index: int, prepared: int) -> tuple[Any, int]:
-        """Transform an image, other than in the epoch before if the transform is random."""
+        image = self.images[position]
         if isinstance(self.transform, SmallImageTransform):
             key = key_of_loader(self, ImageArrayDataset)
             if key is None:
-                return self.transform(self.images[index]), prepared
-            return self._load_batch([index], key)[0][0], prepared
-        pixels = np.ascontiguousarray(self.images[index].permute(1, 2, 0).numpy())
-        return apply_transform(self.transform, pixels), prepared
+                return self.transform(image), int(self.targets[position])
+            sample: tuple[Any, int] = self._load_batch([position], key)[0]
+            return sample
+        pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
+        return apply_transform(self.transform, pixels), int(self.targets[position])
 
     @property
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
@@ -95,7 +89,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, TwoStage, UserC
 
         None if the transform is another, or a subclass loads samples itself: they are then loaded one by one.
         """
-        own = inherits(self, ImageArrayDataset, "__getitem__", "prepare_sample", "finish_sample")
+        own = inherits(self, ImageArrayDataset, "__getitem__")
         return self._load_batch if own and isinstance(self.transform, SmallImageTransform) else None
 
     def _load_batch(self, indices: Sequence[int], key: tuple[int, int] | None = None) -> Sequence[Any]:
@@ -108,6 +102,11 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, TwoStage, UserC
         batch.job.run_here()
         images, targets = batch.take()
         return Collated([memory.handed_over(images), targets], len(indices), numbers=(1,))
+
+    @property
+    def is_held(self) -> bool:  # type: ignore[override]
+        """Whether whole batches are made natively; see :class:`foreload.protocol.NativeBatches`."""
+        return makes_samples(self, ImageArrayDataset)
 
     def batch_assembly(
         self, spec: BatchOptions, key: tuple[int, int], buffers: BatchMemory

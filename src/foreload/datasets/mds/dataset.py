@@ -137,7 +137,7 @@ class MDSDataset(BaseDataset, NativeBatches):
         except Exception:  # load one by one, to find out which fails, and why
             read = None
         samples = []
-        for position, number in enumerate(keyed_rows(self, numbers)):
+        for position, number in enumerate(keyed_rows(self._load_batch, numbers)):
             try:
                 sample = self.read(number) if read is None else read[position]
                 samples.append(self.finish_sample(number, sample))

@@ -240,7 +240,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
     def _load_batch(self, indices: Sequence[int]) -> list[Any]:
         numbers = positions_of(indices, self._count).tolist()
         samples = []
-        rows = keyed_rows(self, self.prepare_samples(numbers))
+        rows = keyed_rows(self._load_batch, self.prepare_samples(numbers))
         for position, (number, prepared) in enumerate(zip(numbers, rows, strict=True)):
             try:
                 samples.append(self.finish_sample(number, prepared))

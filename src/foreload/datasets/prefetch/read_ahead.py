@@ -205,7 +205,7 @@ class ReadAhead:
         places.begin()
         epoch, turn = loading.epoch, loading.turn
         if epoch is None or turn is None or not is_part:
-            return Request(epoch, place=self._place if is_part else 0)
+            return Request(epoch, place=1 + self._place if is_part else 0)
         loading.turn = turn + 1
         return Request(epoch, turn, loading.sample, index)
 

@@ -296,7 +296,9 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
         ):
             return found
         samples = []
-        for position, (index, prepared) in enumerate(zip(numbers, keyed_rows(self, found), strict=True)):
+        for position, (index, prepared) in enumerate(
+            zip(numbers, keyed_rows(self._load_batch, found), strict=True)
+        ):
             try:
                 samples.append(self.finish_sample(index, prepared))
             except Exception as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,15 +13,17 @@ from torch.utils.data import default_collate
 from foreload import _native
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import pinned
-from foreload.batch.failure import EmptyBatch, SampleError, replacement_positions
+from foreload.batch.failure import EmptyBatch, SampleError, note_source, replacement_positions
 from foreload.checks import Array
-from foreload.datasets.text.tokens import IDS, Encoder, PaddingCollate, Rows
+from foreload.datasets.text.tokens import IDS, Called, Encoder, PaddingCollate, Rows
 from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
 from foreload.protocol import Batch, BatchMemory, BatchOptions
 from foreload.record.spans import Stage
 
-__all__ = ["EncodedTexts", "TextAssembly", "TextBatch", "note_text"]
+__all__ = ["EncodedTexts", "TextAssembly", "TextBatch", "TextSamples", "note_text"]
+
+Key = Callable[[int], None]
 
 # Texts that a worker takes at a time: enough for a tokenizer's own threads, few enough for all workers to help.
 _RUN = 64
@@ -63,6 +64,7 @@ class TextBatch:
     Attributes:
         columns: by name, the ids of each text: rows of ``max_length``.
         targets: of each, if there are any.
+        labels: what ``target_transform`` made of them, if that was done already.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class TextBatch:
         self.lengths = lengths
         targets = dataset.entries.targets
         self.targets = None if targets is None else torch.from_numpy(targets[np.asarray(indices)])
+        self.labels: list[Any] | None = None
 
     @classmethod
     def of(cls, dataset: EncodedTexts, indices: Any, rows: Rows, buffers: BatchMemory) -> TextBatch:
@@ -89,7 +92,18 @@ class TextBatch:
         text = columns.get(IDS, columns)
         return text if self.targets is None else (text, self._label(row))
 
+    def label(self, key: Key) -> None:
+        """Call ``target_transform`` for each text, with the generators keyed for it."""
+        if self.labels is None and self.targets is not None and self._dataset.target_transform is not None:
+            labels = []
+            for row in range(len(self.targets)):
+                key(row)
+                labels.append(self._label(row))
+            self.labels = labels
+
     def _label(self, row: int) -> Any:
+        if self.labels is not None:
+            return self.labels[row]
         assert self.targets is not None
         transform, target = self._dataset.target_transform, self.targets[row].item()
         return target if transform is None else transform(target)
@@ -118,6 +132,28 @@ class TextBatch:
         self.columns = {name: column[rows] for name, column in self.columns.items()}
         self.lengths = self.lengths[rows]
         self.targets = None if self.targets is None else self.targets[rows]
+        self.labels = None if self.labels is None else [self.labels[row] for row in rows]
+
+
+class TextSamples(Sequence[Any]):
+    """The samples of a batch, which :class:`PaddingCollate` puts together as a whole."""
+
+    def __init__(self, batch: TextBatch) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._batch.lengths)
+
+    def __getitem__(self, row: Any) -> Any:
+        """Return one, or a list of them for a slice."""
+        if isinstance(row, slice):
+            return [self._batch.sample(each) for each in range(*row.indices(len(self)))]
+        return self._batch.sample(range(len(self))[row])
+
+    def trimmed(self, buffers: BatchMemory) -> Any:
+        """Return what the collation of the samples gives."""
+        return self._batch.trimmed(buffers)
 
 
 class TextAssembly:
@@ -143,16 +179,25 @@ class TextAssembly:
 
         return Batch(work.job(), take)
 
-    def made(self, indices: Any) -> TextBatch:
-        """Make a batch in the calling thread."""
-        work = self._work(indices)
-        work.job().run_here()
-        return self._checked(work)
+    def made(self, indices: Any, key: Key | None = None) -> TextBatch:
+        """Make a batch in the calling thread.
 
-    def _work(self, indices: Any) -> _Characters | _Encoding:
+        Args:
+            indices: of the samples.
+            key: keys the generators for the sample at a position, before code of the user's that may draw.
+        """
+        work = self._work(indices, key)
+        work.job().run_here()
+        batch = self._checked(work)
+        if key is not None:
+            batch.label(key)
+        return batch
+
+    def _work(self, indices: Any, key: Key | None = None) -> _Characters | _Encoding:
         where = require_nonempty(positions_of(indices, len(self._dataset.entries)))
-        work = _Characters if self._dataset.is_native else _Encoding
-        return work(self._dataset, where, self._buffers)
+        if self._dataset.is_native:
+            return _Characters(self._dataset, where, self._buffers)
+        return _Encoding(self._dataset, where, self._buffers, key)
 
     def _checked(self, work: _Characters | _Encoding) -> TextBatch:
         """Return the batch, with failures treated as the loader wants."""
@@ -164,9 +209,7 @@ class TextAssembly:
             source = os.fsdecode(self._dataset.entries.source.path(index))
             if self._on_error == "raise" or not isinstance(error, Exception):
                 note_sample(error, index, position)
-                if getattr(error, "filename", None) is None:
-                    with suppress(AttributeError):  # a class of the user's may allow no attributes
-                        error.filename = source  # type: ignore[attr-defined]
+                note_source(error, source)
                 raise error
             self._errors.append(SampleError.of(index, error, self._on_error, source))
         rows = replacement_positions(
@@ -210,10 +253,12 @@ class _Characters:
 class _Encoding:
     """The work on a batch for a tokenizer, a run of texts at a time."""
 
-    def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory) -> None:
+    def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory, key: Key | None = None) -> None:
         self._dataset = dataset
         self.indices = indices
         self._buffers = buffers
+        self._key = key
+        self._labels: list[Any] | None = None
         self._samples: list[dict[str, Any] | None] = [None] * len(indices)
         self._failures: dict[int, BaseException] = {}
         self._made: TextBatch | None = None
@@ -228,12 +273,32 @@ class _Encoding:
             for position, text in list(texts.items()):
                 if isinstance(text, Exception):
                     self._failures[position] = texts.pop(position)  # type: ignore[assignment]
-            if texts:
+            if isinstance(self._dataset.encoder, Called):
+                self._call(texts)  # type: ignore[arg-type]
+            elif texts:
                 self._encode(texts)  # type: ignore[arg-type]
         except BaseException as error:  # an error of all texts that were not encoded
             for position in range(begin, end):
                 if self._samples[position] is None:
                     self._failures.setdefault(position, error)
+
+    def _call(self, texts: dict[int, str]) -> None:
+        """Call a function for each text, and what makes its label: both may draw random numbers."""
+        dataset, key = self._dataset, self._key
+        transform, targets = dataset.target_transform, dataset.entries.targets
+        if transform is not None and targets is not None:
+            self._labels = self._labels or [None] * len(self.indices)
+        for position, text in texts.items():
+            if key is not None:
+                key(position)
+            try:
+                ids = dataset.encoder.encode([text])[IDS][0]
+                if transform is not None and self._labels is not None:
+                    self._labels[position] = transform(targets[self.indices[position]].item())
+                self._samples[position] = {IDS: ids}
+            except Exception as error:
+                note_text(error, dataset, int(self.indices[position]))
+                self._failures[position] = error
 
     def _encode(self, texts: dict[int, str]) -> None:
         try:
@@ -257,6 +322,7 @@ class _Encoding:
         rows = {name: [() if sample is None else sample[name] for sample in self._samples] for name in names}
         try:
             self._made = TextBatch.of(self._dataset, self.indices, rows, self._buffers)
+            self._made.labels = self._labels
         except BaseException as error:
             self._failures.setdefault(0, error)
 

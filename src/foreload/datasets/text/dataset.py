@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.data import default_collate
 
 from foreload import _native
-from foreload.batch.assembly import note_sample
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
-from foreload.batch.generators.keyed import keyed_rows
+from foreload.batch.generators.keyed import loading, row_keys
 from foreload.checks import check_index, check_int, inherits
 from foreload.datasets.base import BaseDataset
-from foreload.datasets.text.batches import TextAssembly, TextBatch, note_text
+from foreload.datasets.text.batches import TextAssembly, TextBatch, TextSamples, note_text
 from foreload.datasets.text.lines import LABEL, Field, open_texts
 from foreload.datasets.text.tokens import IDS, Called, Characters, PaddingCollate, encoder_of
 from foreload.options import LoadingMode
-from foreload.order.index import positions_of
 from foreload.protocol import BatchMemory, BatchOptions, LoaderDefaults, NativeBatches
 
 __all__ = ["TextDataset"]
@@ -182,29 +179,12 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         if not len(indices):
             return []
-        is_whole = self.padding and self.target_transform is None
-        if isinstance(self.encoder, Called):
-            samples = self._load_each(positions_of(indices, len(self.entries)).tolist())
-            return Collated(default_collate(samples), len(samples), numbers=(1,)) if is_whole else samples
-        batch = TextAssembly(self, Buffers()).made(indices)
-        if is_whole and (IDS in batch.columns or batch.targets is None):
+        is_trimmed = loading.rows is not None and loading.collate_fn == self.collate
+        batch = TextAssembly(self, Buffers()).made(indices, row_keys(self._load_batch, len(indices)))
+        if self.padding and self.target_transform is None and (IDS in batch.columns or batch.targets is None):
             return Collated(batch.padded(), len(indices), numbers=(1,))
-        return [batch.sample(row) for row in keyed_rows(self, range(len(indices)))]
-
-    def _load_each(self, indices: list[int]) -> list[Any]:
-        """Load samples whose tokenizer is a function, which may draw random numbers for each text."""
-        samples = []
-        for position, (index, text) in enumerate(
-            zip(indices, keyed_rows(self, self.read_many(indices)), strict=True)
-        ):
-            try:
-                if isinstance(text, Exception):
-                    raise text
-                samples.append(self.finish_sample(index, text))
-            except Exception as error:
-                note_sample(error, index, position)
-                raise
-        return samples
+        # (Code of the user's may want a list: to sort it, say.)
+        return TextSamples(batch) if is_trimmed else [batch.sample(row) for row in range(len(indices))]
 
     def finish_sample(self, index: int, prepared: Any) -> Any:
         """Turn a text into a sample."""

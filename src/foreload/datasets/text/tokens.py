@@ -65,6 +65,9 @@ class PaddingCollate:
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Collate samples."""
+        trimmed = getattr(samples, "trimmed", None)
+        if trimmed is not None:  # they are a batch already
+            return trimmed(Buffers())
         labelled = isinstance(samples[0], tuple)
         texts = [sample[0] if labelled else sample for sample in samples]
         rows: Rows
@@ -97,7 +100,8 @@ class PaddingCollate:
                 row[rest] = pad
             columns[name] = out
         first = next(iter(rows.values()))
-        return columns, torch.tensor([min(len(values), width) for values in first], dtype=torch.int64)
+        lengths = [min(len(values), width) for values in first]
+        return columns, torch.tensor(lengths, dtype=torch.int64, device="cpu")
 
     def pad_of(self, name: str) -> int:
         """Return the padding of a column."""
