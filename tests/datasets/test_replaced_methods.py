@@ -103,6 +103,21 @@ def test_batches_are_of_the_samples_of_the_subclass(folder: Path, name: str, met
         assert same(list(loader), batches_of(samples, order, BATCH)), way
 
 
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", DATASETS)
+def test_batches_of_a_subclass_that_loads_whole_batches_are_its_own(folder: Path, name: str) -> None:
+    kind, make = DATASETS[name]
+
+    def load(self: Any, indices: Any) -> Any:
+        return [other(self[index]) for index in indices]
+
+    dataset = make(type("Whole", (kind,), {"__getitems__": load}), folder)
+    samples = [other(dataset[index]) for index in range(COUNT)]
+    for way, order, loader in ways(dataset):
+        if way != "stream":  # which loads samples in the order of storage
+            assert same(list(loader), batches_of(samples, order, BATCH)), way
+
+
 @pytest.mark.parametrize("name", DATASETS)
 def test_a_method_replaced_on_the_object_shows_as_well(folder: Path, name: str) -> None:
     kind, make = DATASETS[name]

@@ -310,7 +310,8 @@ class LoaderCache:
                     pixels, _ = dataset.prepare_sample(index, "decoded")
                     size = option(int(self.forms[index]), np.array([[0], [0], [0], [pixels.size // 3], [1]]))[0][0]
                 else:
-                    size = self.store.load_ahead(index, first_stage(dataset, self.options.keep))
+                    together = type(spec.sampler) is BatchSampler
+                    size = self.store.load_ahead(index, first_stage(dataset, self.options.keep, together=together))
         return int(size)
 
     def _room(self, spec: CacheSpec, size: int) -> int:

@@ -38,14 +38,28 @@ __all__ = [
 
 
 def has_two_stages(dataset: Any) -> bool:
-    """Whether ``prepare_sample`` and ``finish_sample`` make a sample, not a ``__getitem__`` of a subclass."""
+    """Whether ``prepare_sample`` and ``finish_sample`` make a sample, not a method of a subclass that loads it."""
     stages = min(definition_depth(dataset, name) for name in ("prepare_sample", "finish_sample"))
-    return isinstance(dataset, TwoStage) and stages <= definition_depth(dataset, "__getitem__")
+    if not isinstance(dataset, TwoStage) or stages > definition_depth(dataset, "__getitem__"):
+        return False
+    whole = definition_depth(dataset, "__getitems__")
+    # (Foreload's own load whole batches of the same samples.)
+    return stages <= whole or type(dataset).__mro__[whole].__module__.startswith("foreload.")
 
 
-def first_stage(dataset: Any, keep: Keep) -> Callable[[int], Any]:
-    """Return what loads the part of a sample that the cache keeps: all of it, unless there are two stages."""
-    return partial(dataset.prepare_sample, keep=keep) if has_two_stages(dataset) else dataset.__getitem__
+def first_stage(dataset: Any, keep: Keep, *, together: bool = False) -> Callable[[int], Any]:
+    """Return what loads the part of a sample that the cache keeps: all of it, unless there are two stages.
+
+    Args:
+        dataset: the dataset.
+        keep: the form in which the cache keeps images.
+        together: whether samples are loaded by its ``__getitems__``, if it has one.
+    """
+    if has_two_stages(dataset):
+        return partial(dataset.prepare_sample, keep=keep)
+    if together and loads_together(dataset):
+        return lambda index: dataset.__getitems__([index])[0]
+    return dataset.__getitem__  # type: ignore[no-any-return]
 
 
 class _Timed:
