@@ -43,7 +43,7 @@ NAMES = sorted({name for hook in HOOKS for name in vars(hook) if not name.starts
 class Numbers(Dataset[int]):
     """A user's own dataset, some of whose names happen to be those of hooks."""
 
-    is_remote = True
+    is_held = is_remote = True
 
     def __init__(self) -> None:
         self.classes = ["a"]
@@ -59,7 +59,7 @@ class Numbers(Dataset[int]):
 
 
 for _name in NAMES:
-    if _name != "is_remote":
+    if _name not in ("is_held", "is_remote"):
         setattr(Numbers, _name, Numbers.wrong)
 
 
@@ -88,6 +88,7 @@ def test_every_hook_is_tried_below() -> None:
         "fingerprint",
         "finish_sample",
         "form_costs",
+        "is_held",
         "is_remote",
         "order_blocks",
         "prepare_sample",
@@ -193,7 +194,9 @@ def test_who_inherits_takes_part_and_may_decline() -> None:
     assert doubled.checked == 1
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("is_remote", "default_collate")])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in ("is_held", "is_remote", "default_collate")]
+)
 def test_a_hook_that_is_not_written_says_so_or_declines(name: str) -> None:
     kind = next(hook for hook in HOOKS if name in vars(hook))
     arguments = {"prepare_sample": 1, "storage_blocks": 1, "form_costs": 0, "fingerprint": 0, "batch_assembly": 3}

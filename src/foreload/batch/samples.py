@@ -169,8 +169,9 @@ class SampleAssembly:
             loading.dataset = self._asked
             key(_first(indices))
             loading.sample = None
-            if self._keys_rows:
-                loading.rows = key, list(indices.tolist() if hasattr(indices, "tolist") else indices)
+            numbers = indices.tolist() if hasattr(indices, "tolist") else indices
+            if self._keys_rows and isinstance(numbers, (list, tuple)):
+                loading.rows = key, numbers
                 loading.collate_fn = self._collate
             try:
                 if isinstance(self._dataset, CachedView):
