@@ -56,6 +56,7 @@ class EncodedTexts(Protocol):
 def note_text(error: BaseException, dataset: EncodedTexts, index: int) -> None:
     """Add the file and line of a text to an error of its tokenizer."""
     error.add_note(f"The text is that of {dataset.entries.place(index)}.")
+    note_source(error, os.fsdecode(dataset.entries.source.path(index)))
 
 
 class TextBatch:
