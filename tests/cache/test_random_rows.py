@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,7 @@ def test_a_cache_keeps_nothing_of_images_in_memory(options: dict[str, Any]) -> N
     options = {"num_workers": 0} | options
     with fl.DataLoader(dataset, cache="1MiB", collate_fn=list, **options) as loader:
         last = -3.0
+        warnings.simplefilter("error")  # of the transform, whose results would be kept
         for step in range(2):  # filled anew by the loop
             dataset.images.fill_(200 * step)
             dataset.targets.fill_(step)

@@ -47,6 +47,10 @@ def has_two_stages(dataset: Any) -> bool:
     return stages <= whole or type(dataset).__mro__[whole].__module__.startswith("foreload.")
 
 
+def _is_held(dataset: Any) -> bool:
+    return isinstance(dataset, NativeBatches) and dataset.is_held
+
+
 def first_stage(dataset: Any, keep: Keep, *, together: bool = False) -> Callable[[int], Any]:
     """Return what loads the part of a sample that the cache keeps: all of it, unless there are two stages.
 
@@ -125,7 +129,7 @@ class CachedView(Dataset[Any]):
     ) -> None:
         self._dataset = dataset
         root, places = unwrap(dataset) if store is not None else (dataset, None)
-        if isinstance(root, NativeBatches) and root.is_held:
+        if _is_held(root):
             root, places, store = dataset, None, None
         self._root, self._places, self._store = root, places, store
         self._transform = transform
@@ -268,8 +272,8 @@ class TimedView:
 def warn_of_randomness(dataset: Any) -> None:
     """Warn if the dataset has a transform of its own, whose result would be cached."""
     root = root_of(dataset)
-    if has_two_stages(root):
-        return  # its transform comes after the cache
+    if has_two_stages(root) or _is_held(root):
+        return  # its transform comes after the cache, or nothing is kept
     for part in parts_of(root):
         for name in ("transform", "transforms"):
             if held(part, name) is not None:
