@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -82,11 +83,13 @@ def has_ended(pid: int) -> bool:
 
 def running(before: set[int]) -> set[int]:
     """Return the children that are not in ``before`` and run, after burying those that have ended."""
+    # multiprocessing must bury those that it knows: what others have buried runs on for ever in its eyes.
+    known = {child.pid for child in multiprocessing.active_children()}
     found = set()
     for pid in processes() - before:
         if not has_ended(pid):
             found.add(pid)
-        else:
+        elif pid not in known:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import StackDataset, Subset
+from torch.utils.data import Dataset, StackDataset, Subset
 
 import foreload as fl
 
@@ -151,6 +152,72 @@ def test_batches_of_arrays_and_stacked_datasets_draw_by_the_sample(tmp_path: Pat
     assert [sample.partition(", tensor")[0] for sample in _samples(stacked)] == [
         f"({sample}" for sample in expected
     ]
+
+
+class _Squares(Dataset[float]):
+    """Rows with a transform that is an attribute of the class, as of some datasets of torchvision."""
+
+    transforms: Any = staticmethod(_add_noise)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transforms(index**2)
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def test_stacked_datasets_draw_by_the_sample_wherever_they_have_their_transform() -> None:
+    stacked = StackDataset(_Squares(), _Squares())
+    assert len({*_samples(stacked, batch_size=1), *_samples(stacked), *_samples(stacked, batch_size=3)}) == COUNT
+
+
+class _Loading(Dataset[Any]):
+    """Samples that another loader makes, with what is drawn before and after it."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        with fl.DataLoader(range(2), 1, collate_fn=list, num_workers=0, **self.options) as inner:  # type: ignore[arg-type]
+            return torch.rand(1).item(), [batch[0].item() for batch in inner], torch.rand(1).item()
+
+
+@pytest.mark.parametrize("cache", [None, "1MiB"])
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_loader_within_a_dataset_leaves_the_draws_of_the_one_around_it_alone(
+    seed: int | None, cache: str | None
+) -> None:
+    dataset = _Loading(transform=_add_noise, seed=seed, cache=cache)
+    drawn = _samples(dataset)
+    assert len(set(drawn)) == COUNT
+    assert drawn == _samples(dataset, batch_size=1) == _samples(dataset, num_workers=2, workers="threads")
+    first, within, last = zip(*map(ast.literal_eval, drawn), strict=True)
+    assert len({*first, *last}) == 2 * COUNT
+    # With a seed, what the loader within draws depends on nothing else.
+    assert len({value for values in within for value in values}) == (2 * COUNT if seed is None else 2)
+
+
+class _Shortened(fl.ParquetDataset):
+    def prepare_samples(self, indices: Any, keep: Any = "auto") -> Any:
+        return super().prepare_samples(indices, keep)[1:]
+
+
+def test_a_dataset_that_prepares_too_few_samples_is_told_so(tmp_path: Path) -> None:
+    _rows(tmp_path, "parquet")
+    dataset = _Shortened(tmp_path / "rows.parquet", transform=_add_noise)
+    with (
+        fl.DataLoader(dataset, 4, num_workers=0, cache="1MiB") as loader,
+        pytest.raises(
+            ValueError, match=r"prepare_samples\(\) of _Shortened must return one for each of 4 samples, got 3"
+        ),
+    ):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize(

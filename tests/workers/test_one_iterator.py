@@ -195,5 +195,6 @@ def test_an_epoch_goes_on_with_its_workers_when_the_loop_sets_another_number(cou
             loader.num_workers = count
         return batches
 
+    before = set(multiprocessing.active_children())
     assert loaded(fl.DataLoader) == loaded(TorchDataLoader)
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= before

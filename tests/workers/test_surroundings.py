@@ -94,25 +94,44 @@ def test_autocast_of_the_loop_holds_for_samples_that_are_loaded_for_it(kind: dic
     assert seen() == {torch.float32}
 
 
-def test_autocast_of_the_loop_keeps_its_casts() -> None:
+def test_autocast_of_the_loop_keeps_its_casts_and_not_those_of_its_threads() -> None:
     class Casts(Product):
         def __getitem__(self, index: int) -> Any:
-            return torch.is_autocast_cache_enabled()
+            return torch.is_autocast_enabled("cpu") and torch.is_autocast_cache_enabled()
 
     def seen() -> set[Any]:
         loader = fl.DataLoader(Casts(), 4, collate_fn=list, num_workers=2, workers="threads")
         return {sample for batch in loader for sample in batch}
 
-    assert seen() == {True}
-    with torch.autocast("cpu", cache_enabled=False):
-        assert seen() == {False}
+    assert seen() == {False}
     weight = torch.ones(2, 2, requires_grad=True)
     with torch.autocast("cpu"):
         before = weight @ weight
-        seen()
+        assert seen() == {False}
+        assert torch.is_autocast_cache_enabled()
         # What was cast before is a part of both graphs: nobody has cleared it meanwhile.
         casts = [{name for name, _ in result.grad_fn.next_functions} for result in (before, weight @ weight)]
         assert casts[0] == casts[1]
+
+
+def test_weights_that_a_thread_casts_late_are_cast_anew_by_the_loops_next_autocast() -> None:
+    weight, has_ended = torch.nn.Parameter(torch.ones(2, 2)), threading.Event()
+
+    class Weighted(Product):
+        thread_safe = True
+
+        def __getitem__(self, index: int) -> Any:
+            assert has_ended.wait(60)
+            return (torch.ones(2, 2) @ weight).sum().item()
+
+    with torch.autocast("cpu"):
+        batches = iter(fl.DataLoader(Weighted(), 4, collate_fn=list, num_workers=1, workers="threads"))
+    has_ended.set()
+    assert {sample for batch in batches for sample in batch} == {8.0}
+    with torch.no_grad():
+        weight.fill_(3.0)
+    with torch.autocast("cpu"):
+        assert (torch.ones(2, 2) @ weight).sum() == 24
 
 
 @pytest.mark.parametrize("kind", KINDS[:2], ids=["none", "threads"])

@@ -20,7 +20,7 @@ from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators.keyed import KeyedGenerators, loading
 from foreload.batch.unlike import note_unlike
 from foreload.cache.serialize import separate
-from foreload.cache.view import CachedView, holds_values
+from foreload.cache.view import CachedView, holds_values, transform_key
 from foreload.cache.wrappers import draws_together, loads_together
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
@@ -158,7 +158,7 @@ class SampleAssembly:
 
     def _load_one(self, index: Any, key: Key | None) -> Any:
         if key is not None:
-            loading.dataset = self._asked
+            loading.dataset, transform_key.view = self._asked, self._dataset
             key(index)
         return self.source()[index]
 
@@ -166,7 +166,7 @@ class SampleAssembly:
         if key is not None and self._draws_together:
             return [self._load_one(index, key) for index in indices]
         if key is not None:
-            loading.dataset = self._asked
+            loading.dataset, transform_key.view = self._asked, self._dataset
             key(_first(indices))
             loading.sample = None
             numbers = indices.tolist() if hasattr(indices, "tolist") else indices
@@ -192,7 +192,7 @@ class SampleAssembly:
         now, thread = self.now, threading.get_ident()
         dataset = self.source()
         if key is not None:
-            loading.dataset = self._asked
+            loading.dataset, transform_key.view = self._asked, self._dataset
         for position in range(begin, end):
             index = indices[position]
             if now is not None:

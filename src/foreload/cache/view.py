@@ -102,9 +102,11 @@ class TransformKey(threading.local):
 
     Attributes:
         give: called with the index of a sample; None: the generators are not keyed.
+        view: the :class:`CachedView` whose samples they are keyed for: loading one may go through another loader.
     """
 
     give: Callable[[Any], None] | None = None
+    view: Any = None
 
 
 transform_key = TransformKey()
@@ -174,7 +176,7 @@ class CachedView(Dataset[Any]):
 
     def _transformed(self, index: Any, sample: Any) -> Any:
         """Apply the loader's transform."""
-        if transform_key.give is not None:
+        if transform_key.give is not None and transform_key.view is self:
             transform_key.give(index)
         return self._transform(sample)  # type: ignore[misc]
 
@@ -212,10 +214,16 @@ class CachedView(Dataset[Any]):
         return samples
 
     def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
-        root = self._root
-        samples: Sequence[Any] = (
-            root.prepare_samples(indices, self._keep) if self._is_split else root.__getitems__(indices)
-        )
+        samples: Sequence[Any]
+        if not self._is_split:
+            samples = self._root.__getitems__(indices)
+            return samples
+        samples = self._root.prepare_samples(indices, self._keep)
+        if len(samples) != len(indices):
+            raise ValueError(
+                f"prepare_samples() of {type(self._root).__name__} must return one for each of "
+                f"{len(indices)} samples, got {len(samples)}"
+            )
         return samples
 
     @staticmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ def draws_together(dataset: Any) -> bool:
 
 
 def _may_draw(dataset: Any) -> bool:
-    own = getattr(dataset, "__dict__", {})
-    transforms = own.get("transform"), own.get("target_transform")
+    # (Looked up without running code of the dataset's.)
+    names = "transform", "target_transform", "transforms"
+    transforms = [inspect.getattr_static(dataset, name, None) for name in names]
     may_draw = (getattr(transform, "random", transform is not None) for transform in transforms)
     return any(may_draw) or draws_together(dataset)

@@ -183,11 +183,13 @@ class KeyedGenerators:
         self._states.save()
         outer = loading.epoch, loading.sample, loading.turn, loading.dataset
         loading.epoch, loading.sample, loading.turn, loading.dataset = self._of, None, None, None
-        outer_give, transform_key.give = transform_key.give, None
+        outer_key, outer_rows = (transform_key.give, transform_key.view), (loading.rows, loading.collate_fn)
+        transform_key.give = transform_key.view = loading.rows = loading.collate_fn = None
         try:
             yield
         finally:
-            transform_key.give = outer_give
+            transform_key.give, transform_key.view = outer_key
+            loading.rows, loading.collate_fn = outer_rows
             loading.epoch, loading.sample, loading.turn, loading.dataset = outer
             loading.is_fresh = False
             if self._is_pure:

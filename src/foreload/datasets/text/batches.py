@@ -259,7 +259,9 @@ class _Encoding:
         self.indices = indices
         self._buffers = buffers
         self._key = key
-        self._labels: list[Any] | None = None
+        self._is_called = isinstance(dataset.encoder, Called)
+        has_labels = dataset.target_transform is not None and dataset.entries.targets is not None
+        self._labels: list[Any] | None = [None] * len(indices) if has_labels and self._is_called else None
         self._samples: list[dict[str, Any] | None] = [None] * len(indices)
         self._failures: dict[int, BaseException] = {}
         self._made: TextBatch | None = None
@@ -274,7 +276,7 @@ class _Encoding:
             for position, text in list(texts.items()):
                 if isinstance(text, Exception):
                     self._failures[position] = texts.pop(position)  # type: ignore[assignment]
-            if isinstance(self._dataset.encoder, Called):
+            if self._is_called:
                 self._call(texts)  # type: ignore[arg-type]
             elif texts:
                 self._encode(texts)  # type: ignore[arg-type]
@@ -287,8 +289,6 @@ class _Encoding:
         """Call a function for each text, and what makes its label: both may draw random numbers."""
         dataset, key = self._dataset, self._key
         transform, targets = dataset.target_transform, dataset.entries.targets
-        if transform is not None and targets is not None:
-            self._labels = self._labels or [None] * len(self.indices)
         for position, text in texts.items():
             if key is not None:
                 key(position)

@@ -179,8 +179,9 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
     def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         if not len(indices):
             return []
-        is_trimmed = loading.rows is not None and loading.collate_fn == self.collate
-        batch = TextAssembly(self, Buffers()).made(indices, row_keys(self._load_batch, len(indices)))
+        key = row_keys(self._load_batch, len(indices))
+        is_trimmed = key is not None and loading.collate_fn == self.collate
+        batch = TextAssembly(self, Buffers()).made(indices, key)
         if self.padding and self.target_transform is None and (IDS in batch.columns or batch.targets is None):
             return Collated(batch.padded(), len(indices), numbers=(1,))
         # (Code of the user's may want a list: to sort it, say.)
