@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from common import ROOT, Record, median, parser, take_turns
+from page_cache import DROP, forget
 from torch.utils.data import DataLoader, Dataset
 
 import foreload as fl
@@ -44,21 +45,6 @@ def make_files(folder: Path, count: int, size: int) -> list[str]:
             path.write_bytes(random.randbytes(size))
     os.sync()
     return [str(path) for path in paths]
-
-
-_DROP = Path("/proc/sys/vm/drop_caches")
-
-
-def forget(paths: list[str]) -> None:
-    """Drop what is in memory of the disk; who is not root can drop files only, whose names stay there."""
-    if os.access(_DROP, os.W_OK):
-        os.sync()
-        _DROP.write_text("3")
-        return
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
 
 
 def build() -> Path:
@@ -119,7 +105,7 @@ def main() -> None:
     record.verdict("warm, against stock at its best", mine / best(samples, "stock"), 5)
     record.verdict("warm, of a plain loop", mine / median(samples, "plain loop in C++, 2 threads"), 0.85)
 
-    names = "nor are their names" if os.access(_DROP, os.W_OK) else "but their names are"
+    names = "nor are their names" if os.access(DROP, os.W_OK) else "but their names are"
     print(f"the same, not in memory, {names}")
     cold = {
         f"stock, {workers} workers, cold": epoch(stock(paths, workers), COUNT, paths) for workers in (0, 2, 4, 8)

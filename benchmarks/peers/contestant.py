@@ -58,12 +58,17 @@ def run(work: Work, load: Load, *, checked: bool) -> dict[str, Any]:
     """Run the epochs, and check or time them."""
     if work.shows == "resume":
         return _resume(work, load, checked=checked)
+    before = work.before or (lambda work: None)
+    before(work)
     began = time.perf_counter()
     loader = load(work)
     epochs = []
     last = 0 if checked and "later_differs" not in work.options else EPOCHS - 1
     for number in range(last + 1):
-        one = Pass(work, loader, began if number == 0 else time.perf_counter())
+        if number:
+            before(work)
+            began = time.perf_counter()
+        one = Pass(work, loader, began)
         if checked and number == last:
             work.check(work, one)
         else:

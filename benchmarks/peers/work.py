@@ -38,6 +38,7 @@ class Work:
         workers: how many threads or processes, where an adapter can choose; None: only its defaults.
         shows: the measure that is compared: ``rate``, ``first`` (ms to the first batch, the loader's
             construction included), ``resume`` (ms from a kept state to the next batch) or ``import`` (ms).
+        before: called before each epoch, and not timed.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Work:
     unit: str = "samples/s"
     workers: int | None = CORES
     shows: str = "rate"
+    before: Callable[[Work], object] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     is_quick: bool = False
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.page_cache import forget
 from benchmarks.peers.work import Batches, Work, array, require, require_all
 
 SIZE = 8192
@@ -101,6 +102,19 @@ WORKLOADS = [
         1000,
         batch_size=256,
         unit="files/s",
+    ),
+    Work(
+        "small files, cold",
+        "files",
+        "8 KiB files, dropped from the page cache before each epoch, shuffled; a batch is the bytes",
+        make_files,
+        check,
+        "files",
+        20_000,
+        1000,
+        batch_size=256,
+        unit="files/s",
+        before=lambda work: forget(work.files),
     ),
     *(_tar(kind, workers) for kind in ("random", "stream") for workers in (0, 1, 2)),
     *(_remote(milliseconds) for milliseconds in (10, 30, 100)),
