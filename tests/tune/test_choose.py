@@ -53,20 +53,25 @@ def test_workers_that_were_not_measured_may_be_the_best() -> None:
     assert "3 processes could not be measured (they took too long)" in best.why
 
 
+def spin(seconds: float) -> None:
+    """Keep a core busy, which takes the longer the more others want it."""
+    began = time.thread_time()
+    while time.thread_time() - began < seconds:
+        pass
+
+
 class Spins(Rows):
     """Keeps a core busy, for a tenth of a millisecond."""
 
     def __getitem__(self, index: int) -> Any:
-        began = time.thread_time()
-        while time.thread_time() - began < 1e-4:
-            pass
+        spin(1e-4)
         return index
 
 
 @pytest.mark.parametrize("size", [2_000, 100_000])
 def test_what_the_loop_takes_to_look_at_the_dataset_counts(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Before each batch, six times as long as its samples take."""
-    monkeypatch.setattr(CopiedState, "changed", lambda self: time.sleep(0.005))
+    monkeypatch.setattr(CopiedState, "changed", lambda self: spin(0.005))
     found = chosen(Spins(size))
     assert (found["kind"], found["count"]) == ("threads", 0)
 
