@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, RandomSampler
+from torch.utils.data import Dataset, RandomSampler, Subset
 
 import foreload as fl
 from tests.cache.varied import SIZE, Varied, listed, plain, sample_of
@@ -138,6 +138,22 @@ def test_a_dataset_that_loads_several_at_once_is_asked_for_what_is_missing() -> 
         assert names == [f"sample {index}" for index in range(SIZE)]
     assert (dataset.calls == 1).all()
     assert [len(batch) for batch in dataset.asked] == [10] * 11
+
+
+@pytest.mark.parametrize("subset", [False, True])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_samples_without_a_place_in_the_cache_are_loaded_together_too(subset: bool, seed: int | None) -> None:
+    dataset: Any = Many()
+    dataset = Subset(dataset, range(SIZE)) if subset else dataset
+    batches = [[1, -1, 2, -SIZE], [-2, -2], [2, 3]]
+    stock: Any = torch.utils.data.DataLoader(dataset, batch_sampler=batches, collate_fn=listed)
+    expected = [[plain(sample) for sample in batch] for batch in stock]
+    loader: Any = fl.DataLoader(
+        dataset, batch_sampler=batches, collate_fn=listed, num_workers=0, cache="1MiB", seed=seed
+    )
+    for _ in range(2):
+        assert [[plain(sample) for sample in batch] for batch in loader] == expected
+    assert loader.stats()["cache"]["samples"] == 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -202,9 +202,12 @@ class CachedView(Dataset[Any]):
             samples = self._read_many(indices)
         else:
             positions = [self._position(index, len(self._store)) for index in indices]
-            if None in positions:
+            if self._is_split and None in positions:
                 return [self._keyed(key, index, self.__getitem__, index) for index in indices]
-            samples = timer.load(self._store.load_many, positions, self._read_many)
+            within = [position for position in positions if position is not None]
+            samples = timer.load(self._store.load_many, within, self._read_many)
+            if len(within) < len(positions):  # as those of negative indices
+                samples = self._with_others(indices, positions, samples)
         if not self._is_split and self._transform is None:
             return samples
         if len(samples) != len(indices):  # of a dataset that leaves some out, say: which are they?
@@ -212,6 +215,20 @@ class CachedView(Dataset[Any]):
         rows = zip(indices, positions, samples, strict=True)
         samples = timer.transform(lambda: [self._finish(key, *row) for row in rows])
         return samples
+
+    def _with_others(
+        self, indices: Sequence[Any], positions: Sequence[int | None], kept: Iterable[Any]
+    ) -> Sequence[Any]:
+        """Return a batch of samples that came by way of the cache and of those that have no place in it."""
+        outside = [index for index, position in zip(indices, positions, strict=True) if position is None]
+        others = self._dataset.__getitems__(outside)
+        if len(others) != len(outside):
+            raise ValueError(
+                f"__getitems__() of {type(self._dataset).__name__} must return a sample for each of the indices "
+                f"{outside} where a loader has cache=, got {len(others)}"
+            )
+        sources = iter(kept), iter(others)
+        return [next(sources[position is None]) for position in positions]
 
     def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
         samples: Sequence[Any]
