@@ -222,9 +222,8 @@ class SampleAssembly:
 
     def _load_alone(self, index: Any, key: Key | None) -> list[Any]:
         """Load a batch of one sample, which a dataset may leave out."""
-        if isinstance(self._dataset, CachedView):
-            return list(self._dataset.load_many([index], key))
-        return list(self._dataset.__getitems__([index]))
+        is_view = isinstance(self._dataset, CachedView)
+        return list(self._dataset.load_many([index], key) if is_view else self._dataset.__getitems__([index]))
 
     def source(self) -> Any:
         """Return the dataset for a run of samples; now and then one that times the stages of each."""
@@ -266,7 +265,8 @@ class SampleAssembly:
 
 def _first(indices: Any) -> Any:
     """Return the index that names a batch."""
-    return indices[0] if isinstance(indices, (list, tuple)) and indices else indices
+    is_list = isinstance(indices, (list, tuple, range)) or getattr(indices, "ndim", 0) == 1
+    return indices[0] if is_list and len(indices) else indices
 
 
 class _Failed(Exception):
