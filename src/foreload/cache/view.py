@@ -216,30 +216,30 @@ class CachedView(Dataset[Any]):
         samples = timer.transform(lambda: [self._finish(key, *row) for row in rows])
         return samples
 
-    def _with_others(
-        self, indices: Sequence[Any], positions: Sequence[int | None], kept: Iterable[Any]
-    ) -> Sequence[Any]:
+    def _with_others(self, indices: Any, positions: Sequence[int | None], kept: Any) -> Sequence[Any]:
         """Return a batch of samples that came by way of the cache and of those that have no place in it."""
         outside = [index for index, position in zip(indices, positions, strict=True) if position is None]
-        others = self._dataset.__getitems__(outside)
-        if len(others) != len(outside):
-            raise ValueError(
-                f"__getitems__() of {type(self._dataset).__name__} must return a sample for each of the indices "
-                f"{outside} where a loader has cache=, got {len(others)}"
-            )
-        sources = iter(kept), iter(others)
+        sources = iter(kept), iter(self._asked(self._dataset, outside))
         return [next(sources[position is None]) for position in positions]
 
     def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
-        samples: Sequence[Any]
         if not self._is_split:
-            samples = self._root.__getitems__(indices)
-            return samples
-        samples = self._root.prepare_samples(indices, self._keep)
+            return self._asked(self._root, indices)
+        samples: Sequence[Any] = self._root.prepare_samples(indices, self._keep)
         if len(samples) != len(indices):
             raise ValueError(
                 f"prepare_samples() of {type(self._root).__name__} must return one for each of "
                 f"{len(indices)} samples, got {len(samples)}"
+            )
+        return samples
+
+    def _asked(self, dataset: Any, indices: Sequence[Any]) -> Any:
+        samples = dataset.__getitems__(indices)
+        samples = samples if self._store is None else list(samples)
+        if self._store is not None and len(samples) != len(indices):
+            raise ValueError(
+                f"__getitems__() of {type(dataset).__name__} returned {len(samples)} samples for {len(indices)} "
+                "indices, so that a cache cannot know which is which: return one for each, or leave out cache="
             )
         return samples
 
