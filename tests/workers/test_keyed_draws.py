@@ -243,7 +243,8 @@ def with_a_draw(samples: list[Any]) -> Any:
 def test_an_index_is_the_same_one_in_every_type_and_every_container_of_a_batch(kind: Any) -> None:
     options: Any = {"num_workers": 0, "seed": 3, "collate_fn": with_a_draw}
     (expected,) = fl.DataLoader(kind(), batch_sampler=[[3, 1, 2]], **options)
-    for order in (torch.tensor([3, 1, 2]), np.array([3, 1, 2], np.uint8)):
+    orders: list[Any] = [torch.tensor([3, 1, 2]), np.array([3, 1, 2], np.uint8)]
+    for order in orders:
         assert list(fl.DataLoader(kind(), 3, sampler=order, **options)) == [expected]
         assert list(fl.DataLoader(kind(), batch_sampler=[order], **options)) == [expected]
     many = np.arange(2000)

@@ -224,8 +224,9 @@ class CachedView(Dataset[Any]):
 
     def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
         if not self._is_split:
-            return self._asked(self._root, indices)
-        samples: Sequence[Any] = self._root.prepare_samples(indices, self._keep)
+            samples: Sequence[Any] = self._asked(self._root, indices)
+            return samples
+        samples = self._root.prepare_samples(indices, self._keep)
         if len(samples) != len(indices):
             raise ValueError(
                 f"prepare_samples() of {type(self._root).__name__} must return one for each of "
