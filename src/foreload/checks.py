@@ -140,7 +140,7 @@ def check_int(name: str, value: Any, least: int | None = None, *, otherwise: str
     ValueError: num_samples must be 1 or more, got 0
     """
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or getattr(value, "dtype", None) is torch.bool:  # a mask's entry, not a number
             raise TypeError
         number = operator.index(value)
     except TypeError:  # of an array of many numbers too

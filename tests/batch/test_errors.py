@@ -241,6 +241,35 @@ def test_damaged_pictures_are_left_out_or_replaced(
         assert [(error.index, error.source) for error in loader.errors] == [(2, str(damaged)), (7, str(damaged))]
 
 
+class OnlyTogether(Dataset[int]):
+    """Its batches are made as a whole, unlike samples that are asked for one by one."""
+
+    def __len__(self) -> int:
+        return 19
+
+    def __getitem__(self, index: int) -> int:
+        return -1
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        if BAD.intersection(indices):
+            raise FileNotFoundError(2, "there is no such picture")
+        return [100 + index for index in indices if index != 2]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("seed", [None, 0])
+def test_the_rest_of_a_batch_that_is_loaded_as_a_whole_is_loaded_as_other_batches_are(
+    workers: str, seed: int | None
+) -> None:
+    dataset = OnlyTogether()
+    options: Any = {"batch_size": 4, "seed": seed, **WORKERS[workers]}
+    loader: Any = fl.DataLoader(dataset, on_error="skip", **options)
+    assert lists(loader) == [[100, 101], [104, 105, 106, 107], [112, 113, 114, 115], [116, 118]]
+    assert sorted(error.index for error in loader.errors) == sorted(BAD)
+    replaced: Any = fl.DataLoader(dataset, on_error="replace", transform=lambda number: number * 2, **options)
+    assert lists(replaced)[0] == [200, 202, 200]  # the first sample follows the last
+
+
 def test_a_cache_keeps_what_is_good() -> None:
     loader: Any = fl.DataLoader(
         Broken(), batch_size=4, on_error="skip", cache="1MiB", num_workers=2, workers="threads"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, RandomSampler
+from torch.utils.data import Dataset, RandomSampler, Subset
 
 import foreload as fl
 from tests.cache.varied import SIZE, Varied, listed, plain, sample_of
@@ -138,6 +138,38 @@ def test_a_dataset_that_loads_several_at_once_is_asked_for_what_is_missing() -> 
         assert names == [f"sample {index}" for index in range(SIZE)]
     assert (dataset.calls == 1).all()
     assert [len(batch) for batch in dataset.asked] == [10] * 11
+
+
+class Fewer(Many):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return (sample_of(index) for index in indices if index != 3)
+
+
+def test_several_samples_may_be_a_generator_but_none_may_be_left_out() -> None:
+    options: Any = {"collate_fn": listed, "num_workers": 0, "cache": "1MiB"}
+    (batch,) = fl.DataLoader(Fewer(), batch_sampler=[[1, 2, -1]], **options)
+    assert [sample["name"] for sample in batch] == ["sample 1", "sample 2", "sample -1"]
+    for batches in ([[1, 2, 3]], [[-1, 3]]):
+        with pytest.raises(
+            ValueError, match=r"__getitems__\(\) of Fewer returned \d samples for .* leave out cache="
+        ):
+            list(fl.DataLoader(Fewer(), batch_sampler=batches, **options))
+
+
+@pytest.mark.parametrize("subset", [False, True])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_samples_without_a_place_in_the_cache_are_loaded_together_too(subset: bool, seed: int | None) -> None:
+    dataset: Any = Many()
+    dataset = Subset(dataset, range(SIZE)) if subset else dataset
+    batches = [[1, -1, 2, -SIZE], [-2, -2], [2, 3]]
+    stock: Any = torch.utils.data.DataLoader(dataset, batch_sampler=batches, collate_fn=listed)
+    expected = [[plain(sample) for sample in batch] for batch in stock]
+    loader: Any = fl.DataLoader(
+        dataset, batch_sampler=batches, collate_fn=listed, num_workers=0, cache="1MiB", seed=seed
+    )
+    for _ in range(2):
+        assert [[plain(sample) for sample in batch] for batch in loader] == expected
+    assert loader.stats()["cache"]["samples"] == 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])

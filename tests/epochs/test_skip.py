@@ -249,6 +249,7 @@ def test_listeners_hear_of_the_order_that_is_delivered() -> None:
         ({"samples": [-1]}, ValueError, "Skip: samples"),
         ({"samples": [1.5]}, TypeError, "Skip: samples"),
         ({"samples": 3.5}, TypeError, "Skip: samples"),
+        ({"samples": torch.ones(4, dtype=torch.bool)}, TypeError, "Skip: samples must be an int, got tensor"),
         ({"epoch": -1}, ValueError, "Skip: epoch"),
         ({"epoch": "1"}, TypeError, "Skip: epoch"),
     ],

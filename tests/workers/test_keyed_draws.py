@@ -220,3 +220,34 @@ def test_samples_may_seed_torch_in_any_thread(kind: dict[str, Any], forks: bool)
     thread.join()
     load()
     assert found == [expected, expected]
+
+
+class Drawn(Dataset[Any]):
+    def __len__(self) -> int:
+        return 3000
+
+    def __getitem__(self, index: Any) -> list[float]:
+        return [float(index), random.random()]
+
+
+class DrawnTogether(Drawn):
+    def __getitems__(self, indices: Any) -> list[list[float]]:
+        return [self[index] for index in indices]
+
+
+def with_a_draw(samples: list[Any]) -> Any:
+    return [*samples, random.random()]
+
+
+@pytest.mark.parametrize("kind", [Drawn, DrawnTogether])
+def test_an_index_is_the_same_one_in_every_type_and_every_container_of_a_batch(kind: Any) -> None:
+    options: Any = {"num_workers": 0, "seed": 3, "collate_fn": with_a_draw}
+    (expected,) = fl.DataLoader(kind(), batch_sampler=[[3, 1, 2]], **options)
+    orders: list[Any] = [torch.tensor([3, 1, 2]), np.array([3, 1, 2], np.uint8)]
+    for order in orders:
+        assert list(fl.DataLoader(kind(), 3, sampler=order, **options)) == [expected]
+        assert list(fl.DataLoader(kind(), batch_sampler=[order], **options)) == [expected]
+    many = np.arange(2000)
+    for batches in (many, torch.from_numpy(many), range(2000)):
+        (found,) = fl.DataLoader(kind(), batch_sampler=[batches], **options)  # type: ignore[list-item]
+        assert [found] == list(fl.DataLoader(kind(), 2000, sampler=range(2000), **options))

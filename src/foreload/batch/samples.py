@@ -190,6 +190,8 @@ class SampleAssembly:
         started = time.perf_counter()
         samples: list[Any] = []
         now, thread = self.now, threading.get_ident()
+        # (A batch of which some sample fails is made of samples that are loaded as those of other batches are.)
+        is_whole = self._whole and (key is None or not self._draws_together)
         dataset = self.source()
         if key is not None:
             loading.dataset, transform_key.view = self._asked, self._dataset
@@ -202,7 +204,10 @@ class SampleAssembly:
             if key is not None:
                 key(index)
             try:
-                samples.append(dataset[index])
+                if is_whole:
+                    samples += self._load_alone(index, key)
+                else:
+                    samples.append(dataset[index])
             except BaseException as error:
                 if self.on_error != "raise" and isinstance(error, Exception):
                     lost[position] = error
@@ -214,6 +219,11 @@ class SampleAssembly:
         known = self._sample_seconds
         self._sample_seconds = max(1e-7, seconds if known is None else 0.8 * known + 0.2 * seconds)
         return samples
+
+    def _load_alone(self, index: Any, key: Key | None) -> list[Any]:
+        """Load a batch of one sample, which a dataset may leave out."""
+        is_view = isinstance(self._dataset, CachedView)
+        return list(self._dataset.load_many([index], key) if is_view else self._dataset.__getitems__([index]))
 
     def source(self) -> Any:
         """Return the dataset for a run of samples; now and then one that times the stages of each."""
@@ -255,7 +265,8 @@ class SampleAssembly:
 
 def _first(indices: Any) -> Any:
     """Return the index that names a batch."""
-    return indices[0] if isinstance(indices, (list, tuple)) and indices else indices
+    is_list = isinstance(indices, (list, tuple, range)) or getattr(indices, "ndim", 0) == 1
+    return indices[0] if is_list and len(indices) else indices
 
 
 class _Failed(Exception):

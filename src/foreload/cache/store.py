@@ -223,14 +223,11 @@ class SampleStore:
 
     def _load_each(self, indices: list[int], read: Callable[[list[int]], Any]) -> list[Any]:
         """Load samples one by one, but read those that are neither in memory nor in the folder together."""
-        held = (
-            self.native.contains,
-            self._ahead.__contains__,
-            lambda index: self.native.spilled(index) is not None,
-        )
+        held = self.native.contains, self._ahead.__contains__, lambda i: self.native.spilled(i) is not None
         missing = [index for index in dict.fromkeys(indices) if not any(has(index) for has in held)]
         found = dict(zip(missing, read(missing), strict=True)) if missing else {}
-        return [self.load(i, lambda i: found[i] if i in found else read([i])[0]) for i in indices]
+        # (One that comes twice, and is not kept, is read twice, as a transform may change it in place.)
+        return [self.load(i, lambda i: found.pop(i) if i in found else read([i])[0]) for i in indices]
 
     def keep(self, index: int, sample: Any, nanoseconds: int) -> None:
         """Keep a claimed sample if it can be pickled and there is room; the claim ends."""

@@ -202,9 +202,12 @@ class CachedView(Dataset[Any]):
             samples = self._read_many(indices)
         else:
             positions = [self._position(index, len(self._store)) for index in indices]
-            if None in positions:
+            if self._is_split and None in positions:
                 return [self._keyed(key, index, self.__getitem__, index) for index in indices]
-            samples = timer.load(self._store.load_many, positions, self._read_many)
+            within = [position for position in positions if position is not None]
+            samples = timer.load(self._store.load_many, within, self._read_many)
+            if len(within) < len(positions):  # as those of negative indices
+                samples = self._with_others(indices, positions, samples)
         if not self._is_split and self._transform is None:
             return samples
         if len(samples) != len(indices):  # of a dataset that leaves some out, say: which are they?
@@ -213,16 +216,31 @@ class CachedView(Dataset[Any]):
         samples = timer.transform(lambda: [self._finish(key, *row) for row in rows])
         return samples
 
+    def _with_others(self, indices: Any, positions: Sequence[int | None], kept: Any) -> Sequence[Any]:
+        """Return a batch of samples that came by way of the cache and of those that have no place in it."""
+        outside = [index for index, position in zip(indices, positions, strict=True) if position is None]
+        sources = iter(kept), iter(self._asked(self._dataset, outside))
+        return [next(sources[position is None]) for position in positions]
+
     def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
-        samples: Sequence[Any]
         if not self._is_split:
-            samples = self._root.__getitems__(indices)
+            samples: Sequence[Any] = self._asked(self._root, indices)
             return samples
         samples = self._root.prepare_samples(indices, self._keep)
         if len(samples) != len(indices):
             raise ValueError(
                 f"prepare_samples() of {type(self._root).__name__} must return one for each of "
                 f"{len(indices)} samples, got {len(samples)}"
+            )
+        return samples
+
+    def _asked(self, dataset: Any, indices: Sequence[Any]) -> Any:
+        samples = dataset.__getitems__(indices)
+        samples = samples if self._store is None else list(samples)
+        if self._store is not None and len(samples) != len(indices):
+            raise ValueError(
+                f"__getitems__() of {type(dataset).__name__} returned {len(samples)} samples for {len(indices)} "
+                "indices, so that a cache cannot know which is which: return one for each, or leave out cache="
             )
         return samples
 

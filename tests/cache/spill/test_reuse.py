@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import foreload as fl
@@ -190,3 +191,34 @@ def test_a_cache_of_files_alone_does_not_say_that_samples_are_loaded_each_time(t
         loader = fl.DataLoader(data, batch_size=None, num_workers=0, cache=fl.Cache(0, spill=tmp_path / "spill"))
         for _ in range(2):
             assert [int(row[0]) for row in loader] == [0, 1, 2, 3]
+
+
+class Lone:
+    """A sample that cannot be pickled, so that nothing keeps it."""
+
+    def __init__(self, index: int) -> None:
+        self.numbers = torch.tensor([index])
+
+    def __reduce__(self) -> Any:
+        raise TypeError("it cannot be pickled")
+
+
+class Lonely(torch.utils.data.Dataset[Lone]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitems__(self, indices: list[int]) -> list[Lone]:
+        return [Lone(index) for index in indices]
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be kept", "ignore:.*pickled")
+def test_a_sample_that_comes_twice_in_a_batch_and_is_not_kept_is_two_samples(tmp_path: Path) -> None:
+    cache = fl.Cache("1MiB", spill=tmp_path / "spill")
+    loader: Any = fl.DataLoader(
+        Lonely(),
+        batch_sampler=[[1, 1, 2], [2, 2]],
+        num_workers=0,
+        cache=cache,
+        transform=lambda lone: lone.numbers.add_(10),
+    )
+    assert [batch.flatten().tolist() for batch in loader] == [[11, 11, 12], [12, 12]]

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from foreload._torch import global_random, global_random_state
 from foreload.batch.generators.twisters import Trio, states_of
 from foreload.cache.view import transform_key
 from foreload.cache.wrappers import root_of
+from foreload.order.index import position_of
 
 __all__ = ["KeyedGenerators", "global_trio", "keyed_rows", "loading", "row_keys", "take_epoch"]
 
@@ -224,7 +224,8 @@ class KeyedGenerators:
 
 
 def _number(index: Any) -> int:
-    if isinstance(index, (int, np.integer)) and -_BATCH <= int(index) <= _LARGEST:
-        return int(index) & _LARGEST
+    number = int(index) if isinstance(index, bool) else position_of(index)  # of a tensor without dimensions too
+    if number is not None and -_BATCH <= number <= _LARGEST:
+        return number & _LARGEST
     digest = hashlib.blake2b(repr(index).encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
