@@ -176,3 +176,26 @@ def test_a_timeout_without_workers_is_an_error_when_an_epoch_begins(kind: Any, d
 
 def test_a_timeout_suits_the_default_number_of_workers() -> None:
     assert len(list(fl.DataLoader(range(4), timeout=60))) == 4  # type: ignore[arg-type]
+
+
+@every_kind
+def test_signals_that_are_handled_do_not_make_the_wait_longer(kind: str, tmp_path: Path) -> None:
+    """As those of a timer, with which some profilers look where a program is."""
+    handled = 0
+
+    def handle(*_: Any) -> None:
+        nonlocal handled
+        handled += 1
+        assert handled < 2000, "no timeout in 100 seconds"
+
+    batches = iter(KINDS[kind](Held(tmp_path / "there"), batch_size=2, num_workers=1, timeout=1))
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        next(batches)
+        with pytest.raises(RuntimeError, match="timed out after"):
+            next(batches)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        (tmp_path / "there").touch()

@@ -183,13 +183,16 @@ void submit(Pool& pool, std::shared_ptr<Job> job, std::shared_ptr<Completions> c
   pool.submit(held(std::move(job)), held(std::move(completions)), number);
 }
 
-nb::object wait(Completions& completions, double seconds, LockWatch* watch) {
+nb::object wait(Completions& completions, double limit, LockWatch* watch) {
+  const Clock::time_point begin = Clock::now();
   for (;;) {
+    // A signal's handler, of a timer say, does not make the wait longer.
+    const double left = limit > 0 ? std::max(1e-6, limit - seconds(Clock::now() - begin)) : 0;
     std::shared_ptr<Job> job;
     Completions::Wait outcome;
     {
       const ReleaseGil release;
-      outcome = wait_and_look(completions, seconds, job, watch);
+      outcome = wait_and_look(completions, left, job, watch);
     }
     if (outcome == Completions::Wait::done) return nb::cast(std::move(job));
     if (outcome == Completions::Wait::timeout) return nb::none();

@@ -2,14 +2,44 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cmath>
+#include <chrono>
 #include <ctime>
 #include <utility>
 
 #include "error.hpp"
 
 namespace foreload {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kLongestWait = 1e9;  // seconds
+
+// Waits as sem_wait() does, but not for longer. The semaphore goes by the time of day, which may be set meanwhile.
+int wait_at_most(sem_t& semaphore, double seconds) {
+  using std::chrono::nanoseconds;
+  constexpr long kSecond = 1'000'000'000;
+  const std::chrono::duration<double> longest(std::min(seconds, kLongestWait));
+  const Clock::time_point end = Clock::now() + std::chrono::duration_cast<Clock::duration>(longest);
+  for (;;) {
+    timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    const long left = std::max(nanoseconds(0), nanoseconds(end - Clock::now())).count() + deadline.tv_nsec;
+    deadline.tv_sec += left / kSecond;
+    deadline.tv_nsec = left % kSecond;
+    if (sem_timedwait(&semaphore, &deadline) == 0) return 0;
+    if (errno != ETIMEDOUT) return -1;
+    if (Clock::now() >= end) {
+      errno = ETIMEDOUT;
+      return -1;
+    }
+  }
+}
+
+}  // namespace
 
 Job::Job(size_t count, size_t grain) : count_(count), grain_(grain), unfinished_(count) {
   if (count == 0 || grain == 0) throw Error(ErrorKind::value, "a job needs at least one sample per run");
@@ -55,21 +85,7 @@ Completions::Wait Completions::wait(double seconds, std::shared_ptr<Job>& job) {
     ~Awaited() { flag.store(false, std::memory_order_relaxed); }
     std::atomic<bool>& flag;
   } const awaited(awaited_);
-  int failed;
-  if (seconds > 0) {
-    timespec deadline;
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    const double whole = std::floor(seconds);
-    deadline.tv_sec += static_cast<time_t>(whole);
-    deadline.tv_nsec += static_cast<long>((seconds - whole) * 1e9);
-    if (deadline.tv_nsec >= 1000000000) {
-      deadline.tv_nsec -= 1000000000;
-      ++deadline.tv_sec;
-    }
-    failed = sem_timedwait(&ready_, &deadline);
-  } else {
-    failed = sem_wait(&ready_);
-  }
+  const int failed = seconds > 0 ? wait_at_most(ready_, seconds) : sem_wait(&ready_);
   if (failed != 0) return errno == ETIMEDOUT ? Wait::timeout : Wait::interrupted;
   const std::lock_guard lock(mutex_);
   job = std::move(jobs_.front());
