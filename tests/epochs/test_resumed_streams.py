@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 import foreload as fl
@@ -108,3 +109,59 @@ def test_a_stream_with_a_state_survives_a_killed_worker() -> None:
     got = plain(next(iterator) for _ in range(5))
     os.kill(iterator._workers[1].pid, signal.SIGKILL)
     assert got + plain(iterator) == expected
+
+
+class DrawingIterator(StatefulIterator):
+    """Draws from torch's global generator, whose state is part of its own."""
+
+    def __next__(self) -> int:
+        super().__next__()
+        return int(torch.randint(1 << 30, ()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "generator": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        torch.set_rng_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
+class DrawingStream(StatefulStream):
+    """As ``DrawingIterator``, and draws when it begins."""
+
+    def __iter__(self) -> Iterator[int]:
+        items, first = super().__iter__(), int(torch.randint(1 << 30, ()))
+        return (first ^ int(torch.randint(1 << 30, ())) for _ in items)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "generator": torch.get_rng_state().tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        torch.set_rng_state(torch.tensor(state["generator"], dtype=torch.uint8))
+
+
+class StreamOfDrawingIterators(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return DrawingIterator()
+
+
+@pytest.mark.parametrize("kind", [StreamOfDrawingIterators, DrawingStream])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2, "workers": "threads", "persistent_workers": True},
+        {"num_workers": 2, "workers": "processes", "persistent_workers": True},
+    ],
+)
+def test_what_a_seed_draws_in_an_epoch_does_not_depend_on_a_state_of_the_end_of_the_one_before(
+    kind: Any, arguments: dict[str, Any]
+) -> None:
+    loader: Any = fl.DataLoader(kind(), batch_size=4, seed=7, **arguments)
+    plain(loader)
+    state = saved(loader.state_dict())
+    expected = plain(loader), plain(loader)
+    again: Any = fl.DataLoader(kind(), batch_size=4, seed=7, **arguments)
+    again.load_state_dict(state)
+    assert (plain(again), plain(again)) == expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from foreload import _native
@@ -33,6 +33,7 @@ class StreamBatches(Iterator[Any]):
         progress: how far it was read before.
         again: whether its state is of the end of a pass, and this is the next one.
         asks_again: whether single samples are asked for after the end, too, as by torch without workers.
+        key: gives the generators the state in which each epoch begins; None: they draw on from epoch to epoch.
 
     Attributes:
         samples: the number of samples in the latest batch.
@@ -48,8 +49,10 @@ class StreamBatches(Iterator[Any]):
         *,
         again: bool = False,
         asks_again: bool = False,
+        key: Callable[[], None] | None = None,
     ) -> None:
         self._dataset = dataset
+        self._key = key
         self._asks_again = asks_again
         self._counts = is_streaming(dataset)
         self._read = self.samples = 0
@@ -89,11 +92,21 @@ class StreamBatches(Iterator[Any]):
         require_taken(state)
         if state.get("dataset") is not None and has_state(self._dataset):
             self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
+            self._begin_draws()
         items: Any = iter(self._dataset)
         if state.get("iterator") is not None and has_state(items):
             # A dataset that is its own iterator may have begun anew.
             items.load_state_dict(copy.deepcopy(state["iterator"]))
+            self._begin_draws()
         return items
+
+    def _begin_draws(self) -> None:
+        """Key the generators, if this epoch begins with a state of the end of the one before.
+
+        That state may be of the generators too, from which the epoch before has drawn.
+        """
+        if self._again and self._key is not None:
+            self._key()
 
     @property
     def is_stateful(self) -> bool:
@@ -145,6 +158,7 @@ class StreamBatches(Iterator[Any]):
                     self._ended |= not self._asks_again
                     raise
                 # What was restored is at its end, as it was.
+                self._begin_draws()
                 self._again = False
                 self._items = iter(self._dataset)
                 continue

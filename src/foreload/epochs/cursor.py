@@ -195,9 +195,10 @@ class Cursor:
         """Restore the state of a dataset that the calling thread loads from, and return what ``restore`` returns.
 
         If that sets torch's generator to where it was when the epoch before ended, the base seed of this one has
-        still to be drawn from it.
+        still to be drawn from it. (A stream that draws apart from the loop sets generators of its own.)
         """
-        if not (self.again and self._draws_seed and self._spec.generator is None):
+        is_apart = self._is_stream and self.is_seeded
+        if is_apart or not (self.again and self._draws_seed and self._spec.generator is None):
             return restore()
         before = torch.get_rng_state()
         restored = restore()

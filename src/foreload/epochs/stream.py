@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 from foreload import _native
@@ -80,8 +81,9 @@ class _Worker:
     def _work(self, task: _WorkerTask, progress: Progress) -> None:
         try:
             task.identity.assume(task.worker, task.dataset)
-            seed_own_generators(task.key, task.worker)
-            batches = StreamBatches(task.spec, task.dataset, task.buffers, progress, again=task.again)
+            key = partial(seed_own_generators, task.key, task.worker)
+            key()
+            batches = StreamBatches(task.spec, task.dataset, task.buffers, progress, again=task.again, key=key)
             self.state = batches.state()
         except BaseException as error:
             self.batches.put(_End(error))
@@ -176,15 +178,10 @@ class StreamEpoch(Epoch):
         self._spans = spans
         self._place = 0
         # With a seed, the stream draws apart from the loop; otherwise from its generators, as in torch.
-        self._drawing = StreamGenerators(spec.cursor.key).active if spec.cursor.is_seeded else nullcontext
+        apart = StreamGenerators(spec.cursor.key) if spec.cursor.is_seeded else None
+        self._drawing = nullcontext if apart is None else apart.active
         if identity is None or spans is None:
-            progress, again = streams.get(0, BEGUN), spec.cursor.again
-            with self._drawing():
-                self._inline = spec.cursor.restore(
-                    lambda: StreamBatches(
-                        spec.batches, spec.dataset, buffers, progress, again=again, asks_again=True
-                    )
-                )
+            self._inline = self._opened_here(buffers, None if apart is None else apart.key)
             if self._inline.is_stateful:
                 spec.cursor.live, spec.cursor.moving = self._inline.state, self._turn
         else:
@@ -217,6 +214,16 @@ class StreamEpoch(Epoch):
         self._close = weakref.finalize(
             self, _stop, list(self._readers), self._process, spans, self._is_late, self._unheard
         )
+
+    def _opened_here(self, buffers: Buffers, key: Callable[[], None] | None) -> StreamBatches:
+        spec, cursor = self._spec, self._spec.cursor
+        progress, again = cursor.streams.get(0, BEGUN), cursor.again
+        with self._drawing():
+            return cursor.restore(
+                lambda: StreamBatches(
+                    spec.batches, spec.dataset, buffers, progress, again=again, asks_again=True, key=key
+                )
+            )
 
     def _hear(self) -> None:
         """Note the state of each thread's stream at the beginning of the epoch."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
@@ -172,9 +173,10 @@ class WorkerState:
     def _open(self, begin: Begin) -> None:
         task, slots = self._task, self._slots
         if isinstance(task.dataset, IterableDataset):
-            if task.spec.is_keyed:
-                KeyedGenerators(begin.key).key(self._worker)
-            stream = StreamBatches(task.spec, task.dataset, slots, begin.progress, again=begin.again)
+            key = partial(KeyedGenerators(begin.key).key, self._worker) if task.spec.is_keyed else None
+            if key is not None:
+                key()
+            stream = StreamBatches(task.spec, task.dataset, slots, begin.progress, again=begin.again, key=key)
             self._source = stream
             self._batches = lambda _: (next(stream), stream.samples)
             return

@@ -33,6 +33,7 @@ class StreamGenerators:
         self._global = global_trio()
         self._own = self._global.like()
         self._states = states_of(self._own)
+        self._key = key
         self._states.key(*key, 0)
 
     @contextmanager
@@ -47,6 +48,12 @@ class StreamGenerators:
             yield
         finally:
             self._exchange()
+
+    def key(self) -> None:
+        """Let the stream begin its draws again, in the block of :meth:`active`."""
+        trio: Any = self._global if draws_from_global() else self._own
+        trio.python.gauss_next = None
+        states_of(trio).key(*self._key, 0)
 
     def _exchange(self) -> None:
         states_of(self._global).exchange(self._states)
