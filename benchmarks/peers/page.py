@@ -64,7 +64,7 @@ def tables(content: dict[str, Any]) -> str:
             f"### {row['work'].capitalize()}",
             "",
             f"{_sentence(row['about'].strip())}. {row['samples']:,} samples; "
-            f"{row['rounds']} rounds on {row['date']}: `{row['command']}`.{_elsewhere(row, content)}",
+            f"{row['rounds']} rounds on {row['date']}: `{row['command']}`.{elsewhere(row, content)}",
             "",
         ]
         lines += _details(row)
@@ -75,7 +75,7 @@ def tables(content: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _elsewhere(row: Row, content: dict[str, Any]) -> str:
+def elsewhere(row: Row, content: dict[str, Any]) -> str:
     """The machine of a row that was not measured on the same one as most."""
     own = row.get("machine", content["machine"])
     return "" if own == content["machine"] else f" {described(own).replace('The machine:', 'Another machine:')}"

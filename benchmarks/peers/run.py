@@ -10,6 +10,7 @@ import datetime
 import fnmatch
 import json
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +89,12 @@ def contest(work: Work, found: dict[str, Families], options: argparse.Namespace)
     return {**row, **measured, "contestants": rows}
 
 
-def renewed(kept: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+def renewed(kept: list[dict[str, Any]], row: dict[str, Any], works: Sequence[Any] = ALL) -> list[dict[str, Any]]:
     """The rows with this one in its workload's place, unless only the one that is there was measured in quiet."""
     rows = {one["work"]: one for one in kept}
     if row["quiet"] or not rows.get(row["work"], row)["quiet"]:
         rows[row["work"]] = row
-    return [rows[work.name] for work in ALL if work.name in rows]
+    return [rows[work.name] for work in works if work.name in rows]
 
 
 def machine() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from benchmarks.document import DOCUMENT, described, filled
-from benchmarks.peers.page import figure
+from benchmarks.peers.page import elsewhere, figure
 from benchmarks.peers.work import ROOT
 
 RESULT = ROOT / "benchmarks" / "results" / "storage.json"
@@ -54,7 +54,8 @@ def tables(content: dict[str, Any]) -> str:
     if restless := [row["work"] for row in content["rows"] if not row["quiet"]]:
         lines += ["", f"The machine was **not quiet** when these were measured: {'; '.join(restless)}."]
     for row in content["rows"]:
-        lines += ["", f"**{row['work']}**: {row['about']}.", "", *_details(row)]
+        measured = f"{row['date']}: `{row['command']}`.{elsewhere(row, content)}"
+        lines += ["", f"**{row['work']}**: {row['about']}. {measured}", "", *_details(row)]
     lines += ["", *(f"- not run: {name}: {reason}" for name, reason in content["missing"].items())]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -93,7 +94,8 @@ def _generated() -> str:
     if not RESULT.exists():
         return "Not measured yet on a quiet machine; `python -m benchmarks.storage.run` writes the figures.\n"
     content = json.loads(RESULT.read_text())
-    return f"Measured by `{content['command']}`. {described(content['machine'])}\n\n{tables(content)}"
+    each = "Measured row by row: each says the command that repeats it, and the machine if it was another one."
+    return f"{each} {described(content['machine'])}\n\n{tables(content)}"
 
 
 def write() -> None:

@@ -2,6 +2,9 @@
 
     python -m benchmarks.storage.run [--only TEXT ...] [--contestants TEXT ...] [--quick] [--cpu]
 
+Each row of all contestants is kept as soon as it is measured, in the place of the one before; with ``--quick``,
+``--cpu`` or ``--contestants``, rows go to ``build/storage`` instead.
+
 ``--cpu`` does not emulate: it lets one rank take batches as fast as they come, and shows the processor time that a
 sample takes in all processes of each contestant, which is nearly the same on a machine that is not quiet.
 """
@@ -9,13 +12,13 @@ sample takes in all processes of each contestant, which is nearly the same on a 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import math
-import sys
 from typing import Any
 
 from benchmarks.peers import install, quiet
-from benchmarks.peers.run import machine
+from benchmarks.peers.run import machine, renewed
 from benchmarks.peers.work import CORES, ROOT
 from benchmarks.storage import check, contestants, data, page, search
 from benchmarks.storage.accelerator import Emulated
@@ -104,7 +107,19 @@ def contest(work: Work, chosen: list[Contestant], options: argparse.Namespace) -
                 rows.append(trial.result(emulate=not options.cpu, rounds=options.rounds))
                 print(f"  {contestant.name}: {page.words(work.step > 0, rows[-1])}", flush=True)
     about = {"work": work.name, "about": work.about, "decoded": work.decoded, "threshold": work.threshold}
-    return {**about, "size": work.size, "emulated": work.step > 0, "quiet": is_quiet, "contestants": rows}
+    measured = {
+        "command": f'python -m benchmarks.storage.run --only "{work.name}"',
+        "date": f"{datetime.date.today()}",
+        "machine": machine(),
+    }
+    return {
+        **about,
+        "size": work.size,
+        "emulated": work.step > 0,
+        "quiet": is_quiet,
+        **measured,
+        "contestants": rows,
+    }
 
 
 def main() -> None:
@@ -126,23 +141,19 @@ def main() -> None:
     if (problem := install.problem("dali")) is not None:
         missing["DALI"] = problem
         chosen = [one for one in chosen if one.family != "dali"]
-    content: dict[str, Any] = {
-        "command": " ".join(["python -m benchmarks.storage.run", *sys.argv[1:]]),
-        "machine": machine(),
-        "missing": missing,
-        "rows": [],
-    }
-    whole = not options.quick and not options.cpu and options.only == options.contestants == [""]
-    path = ROOT / "build" / "storage" / "partial.json"
+    is_partial = options.quick or options.cpu or options.contestants != [""]
+    path = ROOT / "build" / "storage" / "partial.json" if is_partial else page.RESULT
     path.parent.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {"machine": machine(), "missing": missing, "rows": []}
+    if not is_partial and path.exists():
+        kept = json.loads(path.read_text())
+        content |= {"machine": kept["machine"], "rows": kept["rows"]}
     for work in works:
-        content["rows"].append(contest(work, chosen, options))
+        content["rows"] = renewed(content["rows"], contest(work, chosen, options), ALL)
         path.write_text(json.dumps(content, indent=1) + "\n")
     print(page.tables(content))
-    if whole and all(row["quiet"] for row in content["rows"]):
-        page.RESULT.write_text(json.dumps(content, indent=1) + "\n")
+    if not is_partial:
         page.write()
-        path = page.RESULT
     print(path)
 
 

@@ -186,17 +186,19 @@ def made_row(name: str, *, emulated: bool, quiet: bool = True) -> dict[str, Any]
         rows.append({**entry, "per_core": per_core} if emulated else entry)
     rows.append({"contestant": "DALI", "family": "dali", "reason": "wrong: 0 of 8 samples are right"})
     about = {"work": name, "about": "files", "decoded": False, "threshold": 0.85, "size": 1000}
-    return {**about, "emulated": emulated, "quiet": quiet, "contestants": rows}
+    measured = {"date": "2026-01-02", "command": "run --only A", "machine": {"cores": 2}}
+    return {**about, **measured, "emulated": emulated, "quiet": quiet, "contestants": rows}
 
 
 def test_the_table_has_ratios_reasons_and_whether_the_machine_was_quiet() -> None:
     rows = [made_row("A", emulated=True), made_row("B", emulated=False, quiet=False)]
-    text = page.tables({"rows": rows, "missing": {"DALI": "not installed"}})
+    text = page.tables({"machine": {"cores": 4}, "rows": rows, "missing": {"DALI": "not installed"}})
     assert "| A | >= 85% | 0.700 | 4.20 |  | 6.0 |" in text
     assert "| B | samples/s | 70.0 | 420 |  | 6.0 |" in text
     assert "**not quiet** when these were measured: B." in text
     assert "- DALI: wrong: 0 of 8 samples are right" in text
     assert "- not run: DALI: not installed" in text
+    assert "2026-01-02: `run --only A`. Another machine: cores: 2." in text
 
 
 def test_the_document_has_the_section_and_what_is_generated_from_the_results(
@@ -204,7 +206,7 @@ def test_the_document_has_the_section_and_what_is_generated_from_the_results(
 ) -> None:
     text = page.DOCUMENT.read_text()
     assert page.rendered(text) == text
-    content = {"command": "run", "machine": {"cores": 2}, "missing": {}, "rows": [made_row("A", emulated=True)]}
+    content = {"machine": {"cores": 2}, "missing": {}, "rows": [made_row("A", emulated=True)]}
     monkeypatch.setattr(page, "RESULT", tmp_path / "storage.json")
     assert "Not measured yet on a quiet machine" in page.rendered(text)
     page.RESULT.write_text(json.dumps(content))
