@@ -174,6 +174,7 @@ class Counting(Numbers):
         self.count = state["count"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", [Stream(), Counting()], ids=["stream", "stateful"])
 @pytest.mark.filterwarnings("ignore:DataLoader worker .* is killed by signal")
 def test_workers_lost_after_an_interrupt_go_on_where_they_were(dataset: Any) -> None:

@@ -103,7 +103,7 @@ def test_stock_epochs_after_one_of_ours_draw_other_numbers_each_time(num_workers
     assert len(set(drawn)) == len(drawn)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_what_stock_workers_draw_does_not_follow_from_the_datasets_built_before(start: str) -> None:
     def epoch(ahead: Any) -> list[Any]:
         torch.manual_seed(3)
