@@ -270,6 +270,27 @@ def test_the_rest_of_a_batch_that_is_loaded_as_a_whole_is_loaded_as_other_batche
     assert lists(replaced)[0] == [200, 202, 200]  # the first sample follows the last
 
 
+class Columns(Broken):
+    """Its batches are made of columns."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        column = [self[index] for index in indices]
+        return {"a": column, "b": column} if self.size == 19 else (column, column)
+
+
+@pytest.mark.parametrize("cache", [None, "1MiB"])
+@pytest.mark.parametrize("size", [19, 18], ids=["dict", "tuple"])
+def test_a_batch_of_columns_that_fails_is_left_out_as_its_samples_cannot_be_told_apart(
+    size: int, cache: str | None
+) -> None:
+    batches, cached = [[0, 1, 2], [4, 3, 5]], cache is not None
+    options: Any = {"collate_fn": lambda batch: batch, "num_workers": 0, "cache": cache}
+    loader: Any = fl.DataLoader(Columns(size), batch_sampler=batches, on_error="skip", **options)
+    assert [len(batch) for batch in loader] == ([] if cached else [2])
+    told = [error.index for error in loader.errors if "cannot be told apart" in str(error.error)]
+    assert told == ([0, 1, 2, 4, 5] if cached else [4, 5])
+
+
 def test_a_cache_keeps_what_is_good() -> None:
     loader: Any = fl.DataLoader(
         Broken(), batch_size=4, on_error="skip", cache="1MiB", num_workers=2, workers="threads"

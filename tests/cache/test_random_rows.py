@@ -247,3 +247,28 @@ def test_a_cache_keeps_nothing_of_images_in_memory(options: dict[str, Any]) -> N
             assert set(targets) == {step}
             before, last = last, max(image.max().item() for image in images)
             assert last > before
+
+
+class _Prepared(_Squares):
+    """Only whole batches, made by what has the names of transforms."""
+
+    transforms = None
+
+    def transform(self, number: int) -> int:
+        return number + 1
+
+    @property
+    def target_transform(self) -> Any:
+        raise AssertionError("code of the dataset's was run")
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return [self.transform(index) for index in indices]
+
+
+def test_parts_whose_methods_are_named_as_transforms_are_asked_for_whole_batches() -> None:
+    stacked = StackDataset(_Prepared(), _Prepared())
+    loader = fl.DataLoader(stacked, COUNT, num_workers=0, seed=1, collate_fn=list)
+    assert list(loader) == [[(number, number) for number in range(1, COUNT + 1)]]

@@ -165,3 +165,19 @@ def test_what_a_seed_draws_in_an_epoch_does_not_depend_on_a_state_of_the_end_of_
     again: Any = fl.DataLoader(kind(), batch_size=4, seed=7, **arguments)
     again.load_state_dict(state)
     assert (plain(again), plain(again)) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"num_workers": 0}, {"num_workers": 2, "workers": "threads"}], ids=["here", "threads"]
+)
+def test_a_state_amid_an_epoch_with_a_seed_holds_the_generator_that_the_stream_draws_from(arguments: Any) -> None:
+    loader: Any = fl.DataLoader(StreamOfDrawingIterators(), batch_size=4, seed=7, **arguments)
+    iterator = iter(loader)
+    next(iterator)
+    state, expected = saved(loader.state_dict()), plain(iterator)
+    again: Any = fl.DataLoader(StreamOfDrawingIterators(), batch_size=4, seed=7, **arguments)
+    again.load_state_dict(state)
+    before = torch.get_rng_state()
+    loader.state_dict()
+    assert torch.equal(before, torch.get_rng_state())
+    assert plain(again) == expected

@@ -251,3 +251,42 @@ def test_an_index_is_the_same_one_in_every_type_and_every_container_of_a_batch(k
     for batches in (many, torch.from_numpy(many), range(2000)):
         (found,) = fl.DataLoader(kind(), batch_sampler=[batches], **options)  # type: ignore[list-item]
         assert [found] == list(fl.DataLoader(kind(), 2000, sampler=range(2000), **options))
+
+
+class DrawnByMask(Drawn):
+    def __getitems__(self, mask: Any) -> list[list[float]]:
+        return [self[index] for index in range(len(mask)) if mask[index]]
+
+
+def test_each_mask_of_a_batch_draws_other_numbers_whatever_its_type() -> None:
+    masks = [[True, False] * 1000, [True] * 2000]
+    masks[1][1000] = False
+    options: Any = {"num_workers": 0, "seed": 3, "collate_fn": list}
+    drawn = [
+        [batch[0] for batch in fl.DataLoader(DrawnByMask(), batch_sampler=batches, **options)]  # type: ignore[arg-type]
+        for batches in (masks, list(map(np.array, masks)), list(map(torch.tensor, masks)))
+    ]
+    assert drawn[0][0] != drawn[0][1]
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_a_batch_with_labels_is_named_by_its_first_index() -> None:
+    series = pytest.importorskip("pandas").Series
+    options: Any = {"num_workers": 0, "seed": 3, "collate_fn": list}
+    expected = list(fl.DataLoader(DrawnTogether(), batch_sampler=[[3, 1], [2, 4]], **options))
+    batches = [series([3, 1], index=[7, 8]), series([2, 4], index=[1, 0])]
+    assert list(fl.DataLoader(DrawnTogether(), batch_sampler=batches, **options)) == expected
+
+
+class DrawnAtOnce(Drawn):
+    def __getitem__(self, index: Any) -> list[float]:
+        return [random.random()]
+
+
+@pytest.mark.parametrize("of", [np.array, torch.tensor])
+def test_a_long_array_as_an_index_draws_as_the_same_list(of: Any) -> None:
+    orders = [list(range(2000)), [*range(1000), 0, *range(1001, 2000)]]
+    options: Any = {"num_workers": 0, "seed": 3, "batch_size": None}
+    first, second = (list(fl.DataLoader(DrawnAtOnce(), sampler=[order], **options)) for order in orders)  # type: ignore[list-item]
+    assert first != second
+    assert list(fl.DataLoader(DrawnAtOnce(), sampler=list(map(of, orders)), **options)) == [*first, *second]

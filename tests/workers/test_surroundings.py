@@ -114,6 +114,18 @@ def test_autocast_of_the_loop_keeps_its_casts_and_not_those_of_its_threads() -> 
         assert casts[0] == casts[1]
 
 
+@pytest.mark.parametrize("kind", KINDS[:2], ids=["none", "threads"])
+def test_a_samples_own_autocast_keeps_its_casts_whatever_mode_the_loop_is_in(kind: dict[str, Any]) -> None:
+    class Casts(Product):
+        def __getitem__(self, index: int) -> Any:
+            with torch.autocast("cpu"):
+                return torch.is_autocast_cache_enabled()
+
+    with torch.no_grad():
+        loader = fl.DataLoader(Casts(), 4, collate_fn=list, **kind)
+        assert {sample for batch in loader for sample in batch} == {True}
+
+
 def test_weights_that_a_thread_casts_late_are_cast_anew_by_the_loops_next_autocast() -> None:
     weight, has_ended = torch.nn.Parameter(torch.ones(2, 2)), threading.Event()
 

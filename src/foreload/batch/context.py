@@ -47,7 +47,7 @@ class LoopContext:
         self._variables = contextvars.copy_context()
         self._grad = torch.is_grad_enabled()
         self._inference = torch.is_inference_mode_enabled()
-        self._autocast = autocast_dtypes()
+        self._autocast, self._caches_casts = autocast_dtypes(), torch.is_autocast_cache_enabled()
         self._device = torch.empty(0).device  # faster than torch.get_default_device()
         self._as_in_a_new_thread = (
             self._grad and not self._inference and not self._autocast and self._device.type == "cpu"
@@ -61,23 +61,24 @@ class LoopContext:
         with ExitStack() as modes:
             modes.enter_context(torch.inference_mode(self._inference))
             modes.enter_context(torch.set_grad_enabled(self._grad))
-            modes.enter_context(_autocast(self._autocast))
+            modes.enter_context(_autocast(self._autocast, self._caches_casts))
             if self._device.type != "cpu":
                 modes.enter_context(self._device)
             return variables.run(function, *args, **options)
 
 
 @contextmanager
-def _autocast(dtypes: list[tuple[str, torch.dtype]]) -> Iterator[None]:
+def _autocast(dtypes: list[tuple[str, torch.dtype]], caches: bool) -> Iterator[None]:
     # Not by torch.autocast, whose end would clear the casts of weights that the loop keeps. None is kept here, for
-    # all threads share them: once the loop's autocast has ended, the weights may change.
+    # all threads share them: once the loop's autocast has ended, the weights may change. (Where that is off, a
+    # sample's own autocast keeps and clears its casts.)
     before = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind, _ in dtypes]
     cached = torch.is_autocast_cache_enabled()
     try:
         for kind, dtype in dtypes:
             torch.set_autocast_enabled(kind, True)
             torch.set_autocast_dtype(kind, dtype)
-        torch.set_autocast_cache_enabled(False)
+        torch.set_autocast_cache_enabled(caches and not dtypes)
         yield
     finally:
         for kind, was_on, dtype in before:

@@ -17,11 +17,11 @@ from foreload import _native
 from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
-from foreload.batch.generators.keyed import KeyedGenerators, loading
+from foreload.batch.generators.keyed import KeyedGenerators, first_index, loading
 from foreload.batch.unlike import note_unlike
 from foreload.cache.serialize import separate
 from foreload.cache.view import CachedView, holds_values, transform_key
-from foreload.cache.wrappers import draws_together, loads_together
+from foreload.cache.wrappers import draws_together, loads_together, told_apart
 from foreload.protocol import Batch
 from foreload.record.spans import Stage
 
@@ -167,7 +167,7 @@ class SampleAssembly:
             return [self._load_one(index, key) for index in indices]
         if key is not None:
             loading.dataset, transform_key.view = self._asked, self._dataset
-            key(_first(indices))
+            key(first_index(indices))
             loading.sample = None
             numbers = indices.tolist() if hasattr(indices, "tolist") else indices
             if self._keys_rows and isinstance(numbers, (list, tuple)):
@@ -222,8 +222,9 @@ class SampleAssembly:
 
     def _load_alone(self, index: Any, key: Key | None) -> list[Any]:
         """Load a batch of one sample, which a dataset may leave out."""
-        is_view = isinstance(self._dataset, CachedView)
-        return list(self._dataset.load_many([index], key) if is_view else self._dataset.__getitems__([index]))
+        if isinstance(self._dataset, CachedView):
+            return told_apart(self._asked, self._dataset.load_many([index], key), 1)
+        return told_apart(self._asked, self._dataset.__getitems__([index]), 1)
 
     def source(self) -> Any:
         """Return the dataset for a run of samples; now and then one that times the stages of each."""
@@ -259,14 +260,8 @@ class SampleAssembly:
             with lending(self._buffers):
                 return self._collate(samples)
         with generators.kept(), lending(self._buffers):
-            generators.key_batch(_first(indices))
+            generators.key_batch(first_index(indices))
             return self._collate(samples)
-
-
-def _first(indices: Any) -> Any:
-    """Return the index that names a batch."""
-    is_list = isinstance(indices, (list, tuple, range)) or getattr(indices, "ndim", 0) == 1
-    return indices[0] if is_list and len(indices) else indices
 
 
 class _Failed(Exception):

@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, Tenso
 
 from foreload import _native
 from foreload._torch import wrapper_kind
-from foreload.cache.wrappers import loads_together, root_of, unwrap
+from foreload.cache.wrappers import loads_together, root_of, told_apart, unwrap
 from foreload.checks import definition_depth, held
 from foreload.errors import warn_user
 from foreload.options import Keep
@@ -236,7 +236,7 @@ class CachedView(Dataset[Any]):
 
     def _asked(self, dataset: Any, indices: Sequence[Any]) -> Any:
         samples = dataset.__getitems__(indices)
-        samples = samples if self._store is None else list(samples)
+        samples = samples if self._store is None else told_apart(dataset, samples, len(indices))
         if self._store is not None and len(samples) != len(indices):
             raise ValueError(
                 f"__getitems__() of {type(dataset).__name__} returned {len(samples)} samples for {len(indices)} "

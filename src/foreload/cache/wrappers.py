@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
 from torch.utils.data import StackDataset, Subset
 
 from foreload._torch import wrapper_kind
+from foreload.checks import optional
 from foreload.order.index import row_numbers
 
-__all__ = ["Places", "draws_together", "loads_together", "places_of", "root_of", "unwrap"]
+__all__ = ["Places", "draws_together", "loads_together", "places_of", "root_of", "told_apart", "unwrap"]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -86,8 +89,34 @@ def draws_together(dataset: Any) -> bool:
 
 
 def _may_draw(dataset: Any) -> bool:
-    # (Looked up without running code of the dataset's.)
-    names = "transform", "target_transform", "transforms"
-    transforms = [inspect.getattr_static(dataset, name, None) for name in names]
+    # (A method or a property of such a name is code of the dataset's, which its __getitems__ runs as it likes.)
+    transforms = [_transform_of(dataset, name) for name in ("transform", "target_transform", "transforms")]
     may_draw = (getattr(transform, "random", transform is not None) for transform in transforms)
     return any(may_draw) or draws_together(dataset)
+
+
+def _transform_of(dataset: Any, name: str) -> Any:
+    own = getattr(dataset, "__dict__", {})
+    if name in own:
+        return own[name]
+    found = inspect.getattr_static(dataset, name, None)
+    if isinstance(found, MemberDescriptorType):  # of __slots__
+        return optional(dataset, name)
+    return found if isinstance(found, staticmethod) or not hasattr(type(found), "__get__") else None
+
+
+def told_apart(dataset: Any, samples: Any, count: int) -> list[Any]:
+    """Return what a dataset's ``__getitems__`` has returned for ``count`` indices as a list of samples.
+
+    Raises:
+        TypeError: it is a batch already, of columns by name or one after the other, which are no samples.
+
+    >>> told_apart(None, (sample for sample in [5, 6]), 2)
+    [5, 6]
+    """
+    if isinstance(samples, Mapping) or (isinstance(samples, tuple) and len(samples) > count):
+        raise TypeError(
+            f"__getitems__() of {type(dataset).__name__} returned a {type(samples).__name__}, of which the "
+            "samples cannot be told apart, as a cache and a batch that fails in part need them: return a list"
+        )
+    return list(samples)

@@ -7,7 +7,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -183,7 +183,7 @@ class StreamEpoch(Epoch):
         if identity is None or spans is None:
             self._inline = self._opened_here(buffers, None if apart is None else apart.key)
             if self._inline.is_stateful:
-                spec.cursor.live, spec.cursor.moving = self._inline.state, self._turn
+                spec.cursor.live, spec.cursor.moving = partial(_live, self._inline, self._drawing), self._turn
         else:
             ahead = max(1, spec.prefetch_factor or 1)
             self._watch.depth = ahead * self._count
@@ -307,6 +307,12 @@ class StreamEpoch(Epoch):
         self._close()
         with self._turn.lock:
             self._readers = []
+
+
+def _live(batches: StreamBatches, drawing: Callable[[], AbstractContextManager[None]]) -> Any:
+    # (The state may be that of a generator too.)
+    with drawing():
+        return batches.state()
 
 
 def _stop(

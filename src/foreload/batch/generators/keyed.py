@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from foreload._torch import global_random, global_random_state
@@ -19,7 +20,7 @@ from foreload.cache.view import transform_key
 from foreload.cache.wrappers import root_of
 from foreload.order.index import position_of
 
-__all__ = ["KeyedGenerators", "global_trio", "keyed_rows", "loading", "row_keys", "take_epoch"]
+__all__ = ["KeyedGenerators", "first_index", "global_trio", "keyed_rows", "loading", "row_keys", "take_epoch"]
 
 T = TypeVar("T")
 
@@ -227,5 +228,21 @@ def _number(index: Any) -> int:
     number = int(index) if isinstance(index, bool) else position_of(index)  # of a tensor without dimensions too
     if number is not None and -_BATCH <= number <= _LARGEST:
         return number & _LARGEST
+    index = index.tolist() if hasattr(index, "tolist") else index  # long ones are shortened by their repr
     digest = hashlib.blake2b(repr(index).encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
+
+
+def first_index(indices: Any) -> Any:
+    """Return the index that names a batch, its first; a mask, which has none, names itself.
+
+    >>> first_index([3, 1]), first_index(np.array([True, False]))
+    (3, array([ True, False]))
+    """
+    can_index = isinstance(indices, (list, tuple, range, np.ndarray, torch.Tensor))
+    is_list = getattr(indices, "ndim", 1 if can_index else 0) == 1
+    if not is_list or not len(indices):
+        return indices
+    first = indices[0] if can_index else next(iter(indices))  # pandas would take the 0 for a label
+    is_mask = isinstance(first, (bool, np.bool_)) or getattr(first, "dtype", None) is torch.bool
+    return indices if is_mask else first

@@ -34,20 +34,26 @@ class StreamGenerators:
         self._own = self._global.like()
         self._states = states_of(self._own)
         self._key = key
+        self._is_active = False
         self._states.key(*key, 0)
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let the stream draw from them in the block."""
+        """Let the stream draw from them in the block, which may be within another one, in a signal's handler."""
+        if self._is_active:
+            yield
+            return
         if not draws_from_global():
             with lent_generators(self._own):
                 yield
             return
+        self._is_active = True
         self._exchange()
         try:
             yield
         finally:
             self._exchange()
+            self._is_active = False
 
     def key(self) -> None:
         """Let the stream begin its draws again, in the block of :meth:`active`."""
