@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
+from torch.utils.data import StackDataset, Subset, get_worker_info
 
-from tests.workers.ordinary_datasets import RECORD, Sized, as_tensor
+from tests.workers.ordinary_datasets import RECORD, SIZE, Sized, as_tensor
 
 
 class Drawn(Sized):
@@ -42,7 +42,13 @@ class Augmented(Sized):
         return image[:, top : top + 4, left : left + 4] * np.random.uniform(0.5, 1.5)
 
 
-RANDOM: list[Callable[[Path], Any]] = [Drawn, DrawnRarely, Augmented]
+def stacked(folder: Path) -> Any:
+    """Make a dataset of several, each of which torch asks for all samples of a batch before the next one."""
+    inner = StackDataset(one=DrawnRarely(folder), two=Subset(Drawn(folder), list(range(SIZE))[::-1]))
+    return Subset(StackDataset(Drawn(folder), inner, Augmented(folder)), list(range(0, SIZE, 2)))
+
+
+RANDOM: list[Callable[[Path], Any]] = [Drawn, DrawnRarely, Augmented, stacked]
 
 
 class Counted(Sized):

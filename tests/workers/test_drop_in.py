@@ -48,6 +48,17 @@ def test_a_subset_of_keys_that_are_no_positions(indices: Any, options: dict[str,
         assert list(loader) == list(TorchDataLoader(subset, batch_size=2))
 
 
+def test_stacked_datasets_take_batches_that_are_iterators_and_skip_single_samples() -> None:
+    stack = StackDataset(Named(), list(range(6)))
+    batches: Any = [iter([4, 1]), iter([0])]
+    loader = fl.DataLoader(stack, batch_sampler=batches, collate_fn=list, num_workers=0)
+    assert list(loader) == [[("<4>", 4), ("<1>", 1)], [("<0>", 0)]]
+    short = StackDataset(Named(), Subset(list(range(6)), [0, 1, 2, 9, 4, 5]))  # type: ignore[arg-type]
+    loader = fl.DataLoader(short, 3, collate_fn=list, num_workers=0, on_error="skip")
+    assert [[number for _, number in batch] for batch in loader] == [[0, 1, 2], [4, 5]]
+    assert [error.index for error in loader.errors] == [3]
+
+
 def in_tensor() -> Any:
     return torch.zeros(4, 2)
 

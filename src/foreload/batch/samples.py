@@ -85,7 +85,8 @@ class SampleAssembly:
         self._dataset = dataset
         self._asked = dataset.seen if isinstance(dataset, CachedView) else dataset
         self._batched = spec.auto_collation
-        self._whole = self._batched and loads_together(dataset)
+        self._takes_any = self._batched and loads_together(dataset)
+        self._whole = self._batched and loads_together(dataset, by_part=surroundings is None)
         self._draws_together = self._whole and draws_together(self._asked)
         self._keys_rows = spec.cache is None  # which may ask for a part of the batch
         collate = spec.collate_fn
@@ -97,8 +98,7 @@ class SampleAssembly:
         self._copies = copies and not (self._batched and self._own_collate)
         self._buffers = buffers
         self._pin_device = spec.pin_device
-        self.on_error = spec.on_error
-        self.errors = spec.errors
+        self.on_error, self.errors = spec.on_error, spec.errors
         self._workers = max(1, workers)
         self._sample_seconds: float | None = None
         self._timed: Callable[[int], Any] | None = dataset.timed if isinstance(dataset, CachedView) else None
@@ -109,7 +109,7 @@ class SampleAssembly:
         """See :class:`~foreload.protocol.Assembly`."""
         if self._arrays:
             indices = indices.tolist()
-        elif self._batched and not self._whole and not isinstance(indices, (list, tuple)):
+        elif self._batched and not self._takes_any and not isinstance(indices, (list, tuple)):
             # A user's own batch sampler may yield any iterable.
             indices = list(indices)
         samples = _Samples(self, indices)

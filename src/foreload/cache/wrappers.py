@@ -58,20 +58,27 @@ def places_of(positions: Places, places: Places | None) -> Places:
     return found
 
 
-def loads_together(dataset: Any) -> bool:
+def loads_together(dataset: Any, *, by_part: bool = False) -> bool:
     """Whether a dataset has a ``__getitems__`` that does more than ask for one sample after the other.
 
     If torch's wrappers do no more, samples are loaded one by one, each with random numbers of its own.
 
+    Args:
+        dataset: the dataset.
+        by_part: whether it counts that torch's ``StackDataset`` asks its first dataset for all samples of a batch,
+            then the next one: where random numbers are not the samples' own, they come in that order.
+
     >>> loads_together(Subset([10, 20, 30], [0, 2])), loads_together(StackDataset([10, 20], [30, 40]))
     (False, False)
+    >>> loads_together(StackDataset([10, 20], [30, 40]), by_part=True)
+    True
     """
     kind = wrapper_kind(dataset)
     if kind is Subset:
-        return loads_together(dataset.dataset)
+        return loads_together(dataset.dataset, by_part=by_part)
     if kind is StackDataset:
-        parts = dataset.datasets
-        return any(map(loads_together, parts.values() if isinstance(parts, dict) else parts))
+        parts = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
+        return (by_part and len(parts) > 1) or any(map(loads_together, parts))
     return callable(getattr(dataset, "__getitems__", None))
 
 
