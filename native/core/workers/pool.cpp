@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kLongestWait = 1e9;  // seconds
 
-// Waits as sem_wait() does, but not for longer. The semaphore goes by the time of day, which may be set meanwhile.
+// Waits as sem_wait() does, but not for longer. Semaphores go by the time of day, which may be set meanwhile.
 int wait_at_most(sem_t& semaphore, double seconds) {
   using std::chrono::nanoseconds;
   constexpr long kSecond = 1'000'000'000;
