@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,30 +91,25 @@ def _remote(milliseconds: int) -> Work:
     )
 
 
+_WARM = Work(
+    "small files, warm",
+    "files",
+    "8 KiB files, in the page cache, shuffled; a batch is the bytes",
+    make_files,
+    check,
+    "files",
+    20_000,
+    1000,
+    batch_size=256,
+    unit="files/s",
+)
+
 WORKLOADS = [
-    Work(
-        "small files, warm",
-        "files",
-        "8 KiB files, in the page cache, shuffled; a batch is the bytes",
-        make_files,
-        check,
-        "files",
-        20_000,
-        1000,
-        batch_size=256,
-        unit="files/s",
-    ),
-    Work(
-        "small files, cold",
-        "files",
-        "8 KiB files, dropped from the page cache before each epoch, shuffled; a batch is the bytes",
-        make_files,
-        check,
-        "files",
-        20_000,
-        1000,
-        batch_size=256,
-        unit="files/s",
+    _WARM,
+    replace(
+        _WARM,
+        name="small files, cold",
+        about="8 KiB files, dropped from the page cache before each epoch, shuffled; a batch is the bytes",
         before=lambda work: forget(work.files),
     ),
     *(_tar(kind, workers) for kind in ("random", "stream") for workers in (0, 1, 2)),
