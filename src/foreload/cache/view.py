@@ -224,9 +224,8 @@ class CachedView(Dataset[Any]):
 
     def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
         if not self._is_split:
-            samples: Sequence[Any] = self._asked(self._root, indices)
-            return samples
-        samples = self._root.prepare_samples(indices, self._keep)
+            return self._asked(self._root, indices)
+        samples: Sequence[Any] = self._root.prepare_samples(indices, self._keep)
         if len(samples) != len(indices):
             raise ValueError(
                 f"prepare_samples() of {type(self._root).__name__} must return one for each of "
@@ -234,10 +233,11 @@ class CachedView(Dataset[Any]):
             )
         return samples
 
-    def _asked(self, dataset: Any, indices: Sequence[Any]) -> Any:
-        samples = dataset.__getitems__(indices)
-        samples = samples if self._store is None else told_apart(dataset, samples, len(indices))
-        if self._store is not None and len(samples) != len(indices):
+    def _asked(self, dataset: Any, indices: Sequence[Any]) -> Sequence[Any]:
+        samples: Sequence[Any] = dataset.__getitems__(indices)
+        if self._store is None:
+            return samples
+        if len(samples := told_apart(dataset, samples, len(indices))) != len(indices):
             raise ValueError(
                 f"__getitems__() of {type(dataset).__name__} returned {len(samples)} samples for {len(indices)} "
                 "indices, so that a cache cannot know which is which: return one for each, or leave out cache="
