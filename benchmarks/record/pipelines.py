@@ -156,7 +156,7 @@ def pipelines() -> dict[str, Pipeline]:
             warm=1,
             epochs=2,
         ),
-        "files, threads 1 -> 2": Pipeline(files_loader, threads(1), threads(2), {"workers": 2}, epochs=5),
+        "files, threads 1 -> 2": Pipeline(files_loader, threads(1), threads(2), {"workers": 2}, epochs=20),
         "images, loose -> packed": Pipeline(
             images_loader, threads(2), threads(2, packed=True), {"source": "packed"}
         ),

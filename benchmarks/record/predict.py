@@ -51,7 +51,8 @@ def measure(name: str, pipeline: Pipeline, rounds: int, *, verbose: bool) -> dic
         rate, stats = run(pipeline, pipeline.before, pipeline.cores[0])
         before.append(rate)
         predicted.append(predict(stats, **pipeline.change))
-        after.append(run(pipeline, pipeline.after, pipeline.cores[1], pipeline.warm)[0])
+        rate, then = run(pipeline, pipeline.after, pipeline.cores[1], pipeline.warm)
+        after.append(rate)
     # What is measured together is compared, so that a machine that slows down does not count.
     ratio = statistics.median(one / other for one, other in zip(predicted, after, strict=True))
     good = LOW <= ratio <= HIGH
@@ -62,6 +63,8 @@ def measure(name: str, pipeline: Pipeline, rounds: int, *, verbose: bool) -> dic
     )
     if verbose:
         show(stats)
+        print("    with the change:")
+        show(then)
     return {
         "change": pipeline.change,
         "before": before,

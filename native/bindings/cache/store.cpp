@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ void check_length(size_t length, size_t expected, const char* name) {
   throw Error(ErrorKind::value, std::string(name) + " must have " + std::to_string(expected) +
                                     " entries, got " + std::to_string(length));
 }
+
+// The most bytes that are copied with the interpreter's lock. To give it to another thread and to get it back
+// takes longer, as each has to be woken up.
+constexpr size_t held_copy = 64 << 10;
 
 size_t checked(const SampleStore& store, size_t sample) {
   if (sample < store.samples()) return sample;
@@ -61,10 +66,15 @@ nb::object request(SampleStore& store, size_t sample, bool wait) {
   std::unique_ptr<uint8_t[]> copy;
   SampleStore::Found found;
   {
-    const ReleaseGil release;
+    std::optional<ReleaseGil> release;
     SampleStore::Section section(store);
-    found = store.request(section, sample, wait);
+    found = store.request(section, sample, false);
+    if (wait && found.outcome == SampleStore::Outcome::busy) {
+      release.emplace();
+      found = store.request(section, sample, true);
+    }
     if (found.outcome == SampleStore::Outcome::hit) {
+      if (!release && found.size > held_copy) release.emplace();
       copy.reset(new uint8_t[found.size > 0 ? found.size : 1]);
       std::memcpy(copy.get(), found.bytes, found.size);
     }

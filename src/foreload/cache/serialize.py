@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -172,6 +173,10 @@ def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Te
 def _strided(
     memory: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
 ) -> torch.Tensor:
+    known = _NUMPY_DTYPES.get(dtype)
+    if known is not None and start == 0 and math.prod(shape) * known.itemsize == len(memory):
+        steps = tuple(stride * known.itemsize for stride in strides)
+        return torch.from_numpy(np.ndarray(shape, known, memory, 0, steps))
     return _like(torch.frombuffer(memory, dtype=torch.uint8), dtype, shape, strides, start)
 
 

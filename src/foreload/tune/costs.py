@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from foreload.record.stats import Stats
 
 
-__all__ = ["Cost", "Costs", "busy_share", "make_servers"]
+__all__ = ["PYTHON_STAGES", "Cost", "Costs", "busy_share", "make_servers"]
 
 # Stages of workers, in the order that samples pass them; `order` and `device` are the consumer's.
 WORK = ("read", "decode", "cache", "sample", "transform", "batch")
 
 # The stages that run the user's Python, unless the native core assembles the batches.
-_PYTHON_STAGES = ("read", "decode", "sample", "transform", "batch")
+PYTHON_STAGES = ("read", "decode", "sample", "transform", "batch")
 
 # Limits within this factor of each other count as equal.
 _EQUAL_LIMITS = 1.1
@@ -88,7 +88,7 @@ class Costs:
     @property
     def python(self) -> float:
         """CPU seconds per sample in which workers run Python, or what Python calls."""
-        names = () if self.native else _PYTHON_STAGES
+        names = () if self.native else PYTHON_STAGES
         own = sum(self.stages[name].share * self.stages[name].cpu for name in names)
         return own + self.dispatch / self.batch
 

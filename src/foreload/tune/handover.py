@@ -22,7 +22,7 @@ __all__ = [
 _HAND_OVER, _ACROSS_PROCESSES = 2e-5, 3e-5
 
 # What each side loses per batch to switches of processes on a core, if they are more than the cores.
-_SWITCHES = 3e-5
+_SWITCHES = 8e-5
 
 # What torch's own workers add to that: on each side, for each tensor of a batch, which is a file in shared memory;
 # and for each of its bytes, for the consumer and for the worker, as that memory is new each time.
@@ -50,7 +50,7 @@ def handover_seconds(count: int, kind: WorkerKind, cores: float) -> float:
         return 0.0
     if kind == "threads":
         return _HAND_OVER
-    return _HAND_OVER + _ACROSS_PROCESSES + (_SWITCHES if count + 1 > cores else 0.0)
+    return _HAND_OVER + _ACROSS_PROCESSES + (_SWITCHES if count + 1 > cores + 0.5 else 0.0)
 
 
 def stock_handover_seconds(stats: Any) -> tuple[float, float]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from foreload.options import WorkerKind
 from foreload.record.pace import measured_pace
-from foreload.tune.costs import Cost, Costs, make_servers
+from foreload.tune.costs import PYTHON_STAGES, Cost, Costs, make_servers
+from foreload.tune.gil import LOCK_FULL, lock_held_share
 from foreload.tune.handover import (
     handover_seconds,
     stock_handover_seconds,
@@ -30,7 +31,10 @@ HitForm = Literal["encoded", "decoded"]
 _HIT_BANDWIDTH = 4e9
 
 # The share of that time which is left if images are read where they are: a crop of them, and nothing is written.
-_IN_PLACE = 0.25
+_IN_PLACE = 0.5
+
+# CPU seconds to make Python objects of a hit.
+_RESTORE = 2e-5
 
 # From this hit rate on, the time measured for the cache is that of hits.
 _MOSTLY_HITS = 0.9
@@ -43,6 +47,12 @@ _PACKED_READ = 0.35
 
 # CPU seconds per batch of any collate function, however few the samples.
 _COLLATE_CALL = 1e-5
+
+# The factor by which handing the interpreter's lock from thread to thread raises the CPU time of Python.
+_CONTENDED = 1.15
+
+# CPU seconds per batch of any loop, however few the samples.
+_LOOP_CALL = 4e-6
 
 # Seconds to start worker processes: once, and per process.
 _START_POOL, _START_PROCESS = 0.03, 0.005
@@ -171,6 +181,8 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
             taken, given = stock_handover_seconds(stats)
         # The losses of another kind of lock are not those of this one.
         gain = max(1.0, costs.gain) if had and kind != was else costs.gain
+        if had > 1 and kind != was and (lock_held_share(stats) or 0.0) >= LOCK_FULL:
+            costs = _uncontended(costs)
         costs = replace(
             costs, handing=max(0.0, costs.handing + taken), dispatch=max(0.0, costs.dispatch + given), gain=gain
         )
@@ -183,12 +195,26 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
     return replace(costs, servers=make_servers(count, kind, cores, depth), depth=depth)
 
 
+def _uncontended(costs: Costs) -> Costs:
+    """Return the costs of threads that contend for the interpreter's lock without those of handing it around."""
+    stages = {
+        name: replace(cost, cpu=cost.cpu / _CONTENDED) if name in PYTHON_STAGES else cost
+        for name, cost in costs.stages.items()
+    }
+    return replace(costs, stages=stages, handing=min(costs.handing, handover_seconds(1, "threads", 1)))
+
+
 def _batched(costs: Costs, batch_size: int) -> Costs:
     """Return the costs with another batch size, over which the cost per batch is spread."""
     batch = costs.stages["batch"]
     fixed = min(_COLLATE_CALL, batch.cpu * costs.batch)
     cpu = batch.cpu + fixed * (1 / batch_size - 1 / costs.batch)
-    more = _with(replace(costs, batch=float(batch_size), gain=1.0), batch=replace(batch, cpu=cpu))
+    entering = min(_LOOP_CALL, costs.loop * costs.batch)
+    loop = costs.loop + entering * (1 / batch_size - 1 / costs.batch)
+    more = _with(
+        replace(costs, batch=float(batch_size), gain=1.0, loop=max(loop, costs.holding)),
+        batch=replace(batch, cpu=cpu),
+    )
     if costs.gain >= 1:
         return replace(more, gain=costs.gain)
     pace = costs.pace()
@@ -210,12 +236,20 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: HitForm | None)
         stages[name] = _of_misses(stages[name], had, misses)
     if keep == "encoded":
         stages["decode"] = replace(stages["decode"], share=1.0)
-    copied = Cost(cpu=hit_bytes(stats, costs, keep) / _HIT_BANDWIDTH * (_IN_PLACE if costs.native else 1.0))
+    copying = hit_bytes(stats, costs, keep) / _HIT_BANDWIDTH
+    copied = Cost(cpu=copying * _IN_PLACE if costs.native else copying + _RESTORE)
     hit = stages["cache"]
     if had == 0 or (had < _MOSTLY_HITS and copied.cpu < hit.cpu + hit.idle):
         hit = copied  # the measured time is that of storing misses
     stages["cache"] = replace(hit, share=rate)
-    return replace(costs, stages=stages)
+    # CPU time outside the stages is mostly theirs, counted too low; each batch is handed over as before.
+    handed = min(costs.dispatch, handover_seconds(1, "threads", 1))
+    left = _cpu(stages) / _cpu(costs.stages) if _cpu(costs.stages) > 0 else 1.0
+    return replace(costs, stages=stages, dispatch=handed + (costs.dispatch - handed) * left)
+
+
+def _cpu(stages: Mapping[str, Cost]) -> float:
+    return sum(cost.share * cost.cpu for cost in stages.values())
 
 
 def hit_bytes(stats: Any, costs: Costs, keep: HitForm) -> float:
