@@ -257,3 +257,29 @@ def test_a_run_that_ended_at_once_divides_by_no_zero(workers: int, kind: str, st
         verdict(seen)
         assert predict(seen) > 0
         assert not math.isnan(predict(seen, workers=4))
+
+
+def test_processes_are_spared_what_threads_lose_to_their_lock() -> None:
+    """Handing the lock around takes CPU time, which is in that of the samples."""
+    lock = {"looks": 100, "held_share": 0.98, "held_seconds": 0.1, "asked": 0, "delay_seconds": 0.0}
+    full = stats(2, stages={"sample": stage(2.0, 1.0)}, seconds=1.0, cpu={"cores": 2, "share": 0.5}, lock=lock)
+    # A millisecond of a core per sample, 40 to start two processes.
+    assert predict(full, kind="processes") > 1.01 * 1000 / (0.5 + 0.04)
+
+
+def test_a_loop_of_larger_batches_is_entered_less_often() -> None:
+    """Five microseconds of an empty loop per batch are not those of its samples."""
+    loop = {"loop_seconds": 0.0005, "loop_cpu_seconds": 0.0005, "first_batch_seconds": 6e-6}
+    seen = stats(0, stages={"sample": stage(1e-4, 1e-4)}, seconds=0.0006, cpu={"share": 0.25}, **loop)
+    assert predict(seen, batch_size=100) > 2.4 * predict(seen)
+
+
+def test_hits_leave_behind_what_the_work_of_misses_took_besides() -> None:
+    """CPU time outside the stages is mostly theirs, counted too low."""
+
+    def pace_of_hits(outside: float) -> float:
+        share = (1.0 + outside) / 2
+        seen = stats(2, stages={"sample": stage(1.4, 1.0)}, seconds=1.0, cpu={"cores": 2, "share": share})
+        return predict(seen, cache=1.0)
+
+    assert pace_of_hits(0.4) > 0.8 * pace_of_hits(0.0)

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include "error.hpp"
+#include "helpers.hpp"
 
 namespace foreload {
 
@@ -85,25 +83,14 @@ void gather_from(const int64_t* addresses, size_t row_bytes, size_t count, void*
 
 void gather_by(size_t threads, const void* source, int64_t rows, size_t row_bytes, const int64_t* indices,
                size_t count, void* out) {
-  // Starting a thread takes as long as copying a tenth of this.
-  constexpr size_t kBytesEach = 2 << 20;
-  const size_t parts = std::min({threads, count * row_bytes / kBytesEach, count});
+  constexpr size_t kBytesEach = 64 << 10;
+  const size_t parts = std::max<size_t>(1, std::min(count * row_bytes / kBytesEach, count));
   const auto part = [&](size_t number) {
     const size_t begin = count * number / parts, end = count * (number + 1) / parts;
     gather(source, rows, row_bytes, indices + begin, end - begin,
            static_cast<char*>(out) + begin * row_bytes);
   };
-  if (parts < 2) return gather(source, rows, row_bytes, indices, count, out);
-  std::vector<std::thread> others;
-  others.reserve(parts - 1);
-  size_t started = 1;
-  try {
-    for (; started < parts; ++started) others.emplace_back(part, started);
-  } catch (const std::system_error&) {  // no more threads may be started
-  }
-  part(0);
-  for (; started < parts; ++started) part(started);
-  for (std::thread& other : others) other.join();
+  share_out(parts, threads > 0 ? threads - 1 : 0, part);
 }
 
 }  // namespace foreload

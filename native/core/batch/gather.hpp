@@ -16,8 +16,7 @@ void gather(const void* source, int64_t rows, size_t row_bytes, const int64_t* i
 // out row i = the row at addresses[i].
 void gather_from(const int64_t* addresses, size_t row_bytes, size_t count, void* out);
 
-// As gather, by up to `threads` threads, of which the calling one is the first, if there is enough to copy
-// for each.
+// As gather, by up to `threads` threads, of which the calling one is the first, if there is enough to copy.
 void gather_by(size_t threads, const void* source, int64_t rows, size_t row_bytes, const int64_t* indices,
                size_t count, void* out);
 
