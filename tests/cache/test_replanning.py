@@ -114,6 +114,19 @@ def test_batches_of_any_size_whole_or_not(workers: int, batch_size: int | None) 
         assert is_best(dataset, accesses)
 
 
+def test_what_a_loader_drops_of_each_shuffled_epoch_is_left_out_of_the_next_plans() -> None:
+    generator = torch.Generator().manual_seed(4)
+    fl.OPTInit(RandomSampler, generator, N)
+    dataset = Half()
+    loader: Any = DataLoader(
+        dataset, 3 * N // 10, sampler=RandomSampler(dataset, generator=generator), drop_last=True
+    )
+    accesses = [int(y) for _ in range(8) for _, batch in loader for y in batch]
+    # That of the first epoch is not known before its end.
+    first = 9 * N // 10
+    assert dataset.calls.sum() - first <= 1.02 * (belady(accesses, CAPACITY) - first)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_epochs_that_are_left_early(workers: int) -> None:

@@ -116,28 +116,25 @@ class OPTInit:
 
     def begin(self, sampler: Any, draw: Callable[[Any], Iterator[Any]]) -> Callable[[Any], None] | None:
         """Plan for an epoch that a sampler is about to draw (an :class:`~foreload.order.observed.Observer`)."""
-        methods = [method for method in _methods if method.future is self and method.plans is not None]
-        if not methods or os.getpid() != self._process or not self._foresight.is_of(sampler):
+        followed = [(each, each.plans) for each in _methods if each.future is self and each.plans is not None]
+        if not followed or os.getpid() != self._process or not self._foresight.is_of(sampler):
             return None
         last, self._epoch = self._epoch, None
+        for _, plans in followed:
+            plans.end(0 if last is None else last.num_drawn)
         try:
             root, places = unwrap(source_of(sampler))
             once = asks_once(sampler) and (places is None or len(np.unique(places)) == len(places))
-            was_foreseen = self._foresight.begin(sampler, draw, later=not once)
+            later = not once or any(plans.drops for _, plans in followed)
+            was_foreseen = self._foresight.begin(sampler, draw, later=later)
         except Exception:  # the sampler's own, which the loop is about to get from the sampler itself
             return None
         epochs = [self._foresight.now, *self._foresight.later]
-        self._epoch = _Epoch(self, [method.plans for method in methods if method.plans], epochs[0])
-        for method in methods:
-            now, *later = [places_of(drawn, places) for drawn in epochs] if method.is_of(root) else epochs
-            assert method.plans is not None
-            method.plans.end(0 if last is None else last.num_drawn)
-            method.plans.begin(now, later, was_foreseen=was_foreseen, asks_once=once)
+        self._epoch = _Epoch(self, [plans for _, plans in followed], epochs[0])
+        for method, plans in followed:
+            now, *later_ones = [places_of(drawn, places) for drawn in epochs] if method.is_of(root) else epochs
+            plans.begin(now, later_ones, was_foreseen=was_foreseen, asks_once=once)
         return self._epoch.note
-
-    def is_at(self, epoch: _Epoch) -> bool:
-        """Whether this is the epoch that was begun last."""
-        return self._epoch is epoch
 
 
 class _Epoch:
@@ -162,7 +159,7 @@ class _Epoch:
 
     def _check(self, at: int) -> bool:
         """Compare the requests with the draws; return whether the epoch is still followed."""
-        if not self._future.is_at(self):
+        if self._future._epoch is not self:  # another one was begun
             self._next_check = -1
         elif at == len(self._indices):
             self._give_up("the sampler draws more than was foreseen")

@@ -46,6 +46,11 @@ class EpochPlans:
         self._counted = 0  # draws of this epoch in `_drawn`
         self._drawn: Array = np.zeros(len(store), np.int64)
 
+    @property
+    def drops(self) -> bool:
+        """Whether the loader has left out the end of an epoch: other samples each time."""
+        return self._unrequested > 0
+
     def end(self, num_drawn: int) -> None:
         """Record how many indices of the present epoch were drawn, before another one begins."""
         self._count(num_drawn)
@@ -67,7 +72,7 @@ class EpochPlans:
         self._now, self._asked, self._counted = now, self._store.asked(), 0
         self._planned = len(self._requested(now))
         self._store.native.due = self._asked + len(now)
-        if asks_once:
+        if asks_once and not self.drops:
             self._has_schedule = False
             self._keep_fixed_set(now)
         elif not goes_on or self._runs_out(later):
