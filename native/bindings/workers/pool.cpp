@@ -205,6 +205,7 @@ nb::object wait(Completions& completions, double limit, LockWatch* watch) {
 void bind_pool(nb::module_& module) {
   nb::class_<Job>(module, "Job", "A batch to be made.")
       .def("run_here", &Job::run_here, nb::call_guard<ReleaseGil>(), "Make all of it in the calling thread.")
+      .def_prop_ro("is_finished", &Job::is_finished, "Whether workers of a pool have finished it.")
       // (Arguments without names are taken faster, here and below.)
       .def("run_in", &Job::run_in, nb::call_guard<ReleaseGil>(),
            "run_in(lane, number): the same as batch `number` of an epoch; the thread's spans are written to "

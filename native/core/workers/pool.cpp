@@ -143,6 +143,7 @@ void Pool::work(size_t worker, Lane* lane) {
     job.run(begin, end, worker);
     if (job.unfinished_.fetch_sub(end - begin, std::memory_order_acq_rel) == end - begin) {
       job.finish(worker);
+      job.finished_.store(true, std::memory_order_release);
       entry.completions->push(std::move(entry.job));
     }
     entry = {};

@@ -31,11 +31,15 @@ class Job {
   // The same as batch `number` of an epoch; the thread writes its spans to `lane`.
   void run_in(Lane& lane, uint32_t number);
 
+  // Whether workers of a pool have finished it.
+  bool is_finished() const { return finished_.load(std::memory_order_acquire); }
+
  private:
   friend class Pool;
   size_t count_, grain_, claimed_ = 0;  // guarded by the pool's mutex
   uint32_t number_ = 0;
   std::atomic<size_t> unfinished_;
+  std::atomic<bool> finished_ = false;
 };
 
 // The finished jobs of one consumer, in the order in which they end.

@@ -49,11 +49,27 @@ class ThreadEpoch(Epoch):
         self._numbers: dict[_native.Job, tuple[int, int]] = {}  # the number of the batch, and of its samples
         self._finished: set[_native.Job] = set()
         self._exhausted = False
+        self._is_torn = False  # while a batch is neither in the queue nor with the loop
+        self._is_waiting = False
         # Also runs when the interpreter exits while an epoch is open.
         self._close = weakref.finalize(self, _end, pool, self._completions, owner is None)
         pool.watch(self._completions)
         if spec.draws_at_once:
             self._fill(self._memory.depth(self._depth, self._store, copies=self.copies))
+
+    def _deliver(self) -> Any:
+        if self._is_torn:
+            raise RuntimeError(
+                "the loop was interrupted while this epoch drew or delivered a batch, which its iterator has lost: "
+                "iterate over the loader again; load_state_dict(loader.state_dict()) before that goes on here"
+            )
+        try:
+            batch = super()._deliver()
+        except Exception:
+            self._is_torn = False
+            raise
+        self._is_torn = False
+        return batch
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
         depth = self._memory.depth(self._depth, self._store, copies=self.copies)
@@ -77,25 +93,30 @@ class ThreadEpoch(Epoch):
         while len(self._making) < depth and not self._exhausted:
             if (self._making or ahead) and not self._order.may_draw_ahead:
                 return
-            try:
-                indices = self._draw()
-            except StopIteration:
-                self._exhausted = True
-                return
-            except Exception as error:
-                self._exhausted = True
-                self._fail(error, self._order.num_drawn)
-                return
-            samples = self._samples_of(indices)
-            number = self._order.num_drawn - 1
-            try:
-                batch = self._assembly.start(indices)
-            except Exception as error:
-                self._fail(error, number)
-                continue
-            self._making.append(batch)
-            self._numbers[batch.job] = number, samples
-            self._pool.submit(batch.job, self._completions, number)
+            was_torn, self._is_torn = self._is_torn, True
+            self._submit_next()
+            self._is_torn = was_torn
+
+    def _submit_next(self) -> None:
+        try:
+            indices = self._draw()
+        except StopIteration:
+            self._exhausted = True
+            return
+        except Exception as error:
+            self._exhausted = True
+            self._fail(error, self._order.num_drawn)
+            return
+        samples = self._samples_of(indices)
+        number = self._order.num_drawn - 1
+        try:
+            batch = self._assembly.start(indices)
+        except Exception as error:
+            self._fail(error, number)
+            return
+        self._making.append(batch)
+        self._numbers[batch.job] = number, samples
+        self._pool.submit(batch.job, self._completions, number)
 
     def _fail(self, error: BaseException, number: int) -> None:
         """Raise the error in place of the batch of this number."""
@@ -110,14 +131,18 @@ class ThreadEpoch(Epoch):
 
     def _await(self) -> Batch:
         """Wait for the oldest batch, or for any batch if order does not matter."""
+        if self._is_waiting:  # until an interrupt, perhaps with what the wait had returned
+            self._finished.update(batch.job for batch in self._making if batch.job.is_finished)
         while True:
             for batch in [self._making[0]] if self._in_order else self._making:
                 if batch.job in self._finished:
+                    self._is_torn = True
                     self._making.remove(batch)
                     self._finished.discard(batch.job)
                     return batch
             if self._pool.closed:
                 raise self._ended()
+            self._is_waiting = True
             job = self._completions.wait(self._timeout, self._watch.lock)
             self._check_open()
             if self._pool.failure is not None:
@@ -127,6 +152,7 @@ class ThreadEpoch(Epoch):
             if job is None:  # as in torch, the loop may request the same batch again
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds{self._where()}")
             self._finished.add(job)
+            self._is_waiting = False
 
     @staticmethod
     def _ended() -> RuntimeError:
@@ -198,6 +224,7 @@ class TunedEpoch(ThreadEpoch):
         if self._pool.closed:
             raise self._ended()
         if self._interrupted is None:
+            self._is_torn = True
             try:
                 indices = self._draw()
             except StopIteration:
@@ -211,6 +238,7 @@ class TunedEpoch(ThreadEpoch):
 
     def _make(self, indices: Any, number: int) -> Any:
         self._interrupted = indices, number
+        self._is_torn = False
         try:
             batch = self._assembly.start(indices)
             batch.job.run_in(self._lane, number)
@@ -218,6 +246,7 @@ class TunedEpoch(ThreadEpoch):
         except Exception:
             self._interrupted = None
             raise
+        self._is_torn = True
         self._interrupted = None
         return made
 
