@@ -107,6 +107,27 @@ def test_tensors_of_all_types_and_strides_come_back_bit_for_bit(
         assert set(bits(back)) == {1}
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda whole: whole[:1].expand(6),
+        lambda whole: whole.as_strided((3, 2), (1, 1)),
+        lambda whole: whole.as_strided((3, 2), (0, 1)),
+        lambda whole: whole.view(2, 3).t(),
+        lambda whole: whole.as_strided((1, 6), (1 << 61, 1)),
+        lambda whole: whole.view(3, 2)[1:],
+    ],
+    ids=["expanded", "overlapping", "repeated", "transposed", "a stride of no use", "a part"],
+)
+def test_views_of_a_whole_share_its_memory_afterwards(view: Any) -> None:
+    whole = torch.arange(6.0)
+    for sample in ([view(whole), whole], [whole, view(whole)]):
+        first, second = there_and_back(sample)
+        assert [first.tolist(), second.tolist()] == [tensor.tolist() for tensor in sample]
+        assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+        assert first.untyped_storage().nbytes() == second.untyped_storage().nbytes() == 24
+
+
 STRUCTURE = np.dtype([("box", "<f4", (4,)), ("name", "S5"), ("wide", "U3"), ("big", ">i8")])
 
 

@@ -283,3 +283,27 @@ def test_hits_leave_behind_what_the_work_of_misses_took_besides() -> None:
         return predict(seen, cache=1.0)
 
     assert pace_of_hits(0.4) > 0.8 * pace_of_hits(0.0)
+
+
+def test_objects_of_python_are_made_of_each_hit() -> None:
+    seen = stats(
+        1, stages={"sample": stage(1.0, 1.0)}, seconds=1.0, cpu={"share": 0.25}, memory={"batch_bytes": 80}
+    )
+    assert 1 / predict(seen, cache=1.0) > 2e-5
+
+
+def test_more_processes_than_cores_lose_time_to_switches() -> None:
+    """A second worker takes the core that the loop had to itself, and small batches come in between."""
+
+    def pace_of_two(cores: float) -> float:
+        work = {"sample": stage(1.0, 1.0, samples=100_000)}
+        how: dict[str, Any] = {"samples": 100_000, "batches": 10_000, "loop_seconds": 0.1, "loop_cpu_seconds": 0.1}
+        cpu = {"cores": cores, "share": 1.1 / cores}
+        return predict(stats(1, "processes", stages=work, seconds=1.0, cpu=cpu, **how), workers=2)
+
+    assert pace_of_two(2) < 0.5 * pace_of_two(3)
+
+
+def test_a_hit_rate_as_it_is_changes_nothing() -> None:
+    seen = stats(2, stages={"sample": stage(1.4, 1.0)}, seconds=1.0, cpu={"cores": 2, "share": 0.7})
+    assert predict(seen, cache=0.0) == pytest.approx(predict(seen))

@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +29,7 @@ void check_length(size_t length, size_t expected, const char* name) {
 
 // The most bytes that are copied with the interpreter's lock. To give it to another thread and to get it back
 // takes longer, as each has to be woken up.
-constexpr size_t held_copy = 64 << 10;
+constexpr size_t kHeldCopy = 64 << 10;
 
 size_t checked(const SampleStore& store, size_t sample) {
   if (sample < store.samples()) return sample;
@@ -63,28 +62,27 @@ void follow_owned(SampleStore& store, uint64_t seed, uint64_t ranks, const Indic
 // Returns a copy of what is kept, True if the caller has claimed the sample, None if it is not kept, False if
 // another worker is loading it and the caller does not wait.
 nb::object request(SampleStore& store, size_t sample, bool wait) {
-  std::unique_ptr<uint8_t[]> copy;
-  SampleStore::Found found;
-  {
-    std::optional<ReleaseGil> release;
-    SampleStore::Section section(store);
-    found = store.request(section, sample, false);
-    if (wait && found.outcome == SampleStore::Outcome::busy) {
-      release.emplace();
-      found = store.request(section, sample, true);
+  size_t size = 0;
+  std::unique_ptr<uint8_t[]> copy = store.copy_hit(sample, kHeldCopy, size);
+  if (copy == nullptr) {
+    SampleStore::Found found;
+    {
+      const ReleaseGil release;
+      SampleStore::Section section(store);
+      found = store.request(section, sample, wait);
+      if (found.outcome == SampleStore::Outcome::hit) {
+        size = found.size;
+        copy.reset(new uint8_t[size > 0 ? size : 1]);
+        std::memcpy(copy.get(), found.bytes, size);
+      }
     }
-    if (found.outcome == SampleStore::Outcome::hit) {
-      if (!release && found.size > held_copy) release.emplace();
-      copy.reset(new uint8_t[found.size > 0 ? found.size : 1]);
-      std::memcpy(copy.get(), found.bytes, found.size);
-    }
+    if (found.outcome == SampleStore::Outcome::claimed) return nb::bool_(true);
+    if (found.outcome == SampleStore::Outcome::busy) return nb::bool_(false);
+    if (found.outcome == SampleStore::Outcome::miss) return nb::none();
   }
-  if (found.outcome == SampleStore::Outcome::claimed) return nb::bool_(true);
-  if (found.outcome == SampleStore::Outcome::busy) return nb::bool_(false);
-  if (found.outcome == SampleStore::Outcome::miss) return nb::none();
   uint8_t* const bytes = copy.release();
   const nb::capsule owner(bytes, [](void* memory) noexcept { delete[] static_cast<uint8_t*>(memory); });
-  return nb::cast(nb::ndarray<nb::numpy, uint8_t>(bytes, {found.size}, owner));
+  return nb::cast(nb::ndarray<nb::numpy, uint8_t>(bytes, {size}, owner));
 }
 
 // Puts a sample that consists of `parts`.

@@ -83,14 +83,14 @@ void gather_from(const int64_t* addresses, size_t row_bytes, size_t count, void*
 
 void gather_by(size_t threads, const void* source, int64_t rows, size_t row_bytes, const int64_t* indices,
                size_t count, void* out) {
-  constexpr size_t kBytesEach = 64 << 10;
-  const size_t parts = std::max<size_t>(1, std::min(count * row_bytes / kBytesEach, count));
-  const auto part = [&](size_t number) {
+  constexpr size_t kBytesEach = 64 << 10, kLong = 4 << 20;
+  const size_t bytes = count * row_bytes;
+  const size_t parts = std::max<size_t>(1, std::min(bytes / kBytesEach, count));
+  share_out(parts, threads > 0 ? threads - 1 : 0, bytes >= kLong, [&](size_t number) {
     const size_t begin = count * number / parts, end = count * (number + 1) / parts;
     gather(source, rows, row_bytes, indices + begin, end - begin,
            static_cast<char*>(out) + begin * row_bytes);
-  };
-  share_out(parts, threads > 0 ? threads - 1 : 0, part);
+  });
 }
 
 }  // namespace foreload

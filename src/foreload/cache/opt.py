@@ -136,6 +136,10 @@ class OPTInit:
             plans.begin(now, later_ones, was_foreseen=was_foreseen, asks_once=once)
         return self._epoch.note
 
+    def is_at(self, epoch: _Epoch) -> bool:
+        """Whether this is the epoch that was begun last."""
+        return self._epoch is epoch
+
 
 class _Epoch:
     """Compares what a sampler draws in an epoch, and what is requested then, with what was foreseen."""
@@ -159,7 +163,7 @@ class _Epoch:
 
     def _check(self, at: int) -> bool:
         """Compare the requests with the draws; return whether the epoch is still followed."""
-        if self._future._epoch is not self:  # another one was begun
+        if not self._future.is_at(self):
             self._next_check = -1
         elif at == len(self._indices):
             self._give_up("the sampler draws more than was foreseen")

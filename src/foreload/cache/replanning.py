@@ -16,6 +16,9 @@ __all__ = ["MAX_PLANNED", "EpochPlans", "fall_back"]
 # The longest schedule; beyond it, what is present stays.
 MAX_PLANNED = 1 << 26
 
+# The share of an epoch that is dropped from which on a plan of several epochs gains more than it costs.
+_MIN_DROPPED = 0.005
+
 # So many requests for samples that nobody has drawn are no mere look at the dataset.
 _MAX_STRAY = 16
 
@@ -48,8 +51,8 @@ class EpochPlans:
 
     @property
     def drops(self) -> bool:
-        """Whether the loader has left out the end of an epoch: other samples each time."""
-        return self._unrequested > 0
+        """Whether a loader leaves out so much of each epoch that it pays to plan with what it leaves out."""
+        return self._unrequested >= _MIN_DROPPED * max(1, len(self._now))
 
     def end(self, num_drawn: int) -> None:
         """Record how many indices of the present epoch were drawn, before another one begins."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -174,10 +173,17 @@ def _strided(
     memory: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
 ) -> torch.Tensor:
     known = _NUMPY_DTYPES.get(dtype)
-    if known is not None and start == 0 and math.prod(shape) * known.itemsize == len(memory):
+    if known is not None and start == 0 and _fills(shape, strides, len(memory) // known.itemsize):
         steps = tuple(stride * known.itemsize for stride in strides)
-        return torch.from_numpy(np.ndarray(shape, known, memory, 0, steps))
+        return torch.from_numpy(np.ndarray(shape, known, memory, 0, steps))  # faster, as above
     return _like(torch.frombuffer(memory, dtype=torch.uint8), dtype, shape, strides, start)
+
+
+def _fills(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> bool:
+    """Whether a tensor is spread over the whole of a memory of this size, so that NumPy's array is as long."""
+    # (NumPy refuses the strides that torch leaves in a side of one.)
+    is_within = size > 0 and max(strides, default=0) <= size
+    return is_within and 1 + sum(stride * (side - 1) for stride, side in zip(strides, shape, strict=True)) == size
 
 
 def _like(

@@ -60,8 +60,8 @@ class ThreadEpoch(Epoch):
     def _deliver(self) -> Any:
         if self._is_torn:
             raise RuntimeError(
-                "the loop was interrupted while this epoch drew or delivered a batch, which its iterator has lost: "
-                "iterate over the loader again; load_state_dict(loader.state_dict()) before that goes on here"
+                "the loop was interrupted while this epoch drew or delivered a batch, which its iterator has "
+                "lost: iterate over the loader again; to go on here, load_state_dict(loader.state_dict()) first"
             )
         try:
             batch = super()._deliver()

@@ -9,6 +9,7 @@ from foreload.options import WorkerKind
 from foreload.tune.costs import Cost, Costs, busy_share
 
 __all__ = [
+    "HAND_OVER",
     "TORCHVISION_IMAGES",
     "handover_seconds",
     "stock_handover_seconds",
@@ -19,7 +20,7 @@ __all__ = [
 ]
 
 # CPU seconds per batch, on each side, of handing it from thread to thread; and the surcharge between processes.
-_HAND_OVER, _ACROSS_PROCESSES = 2e-5, 3e-5
+HAND_OVER, _ACROSS_PROCESSES = 2e-5, 3e-5
 
 # What each side loses per batch to switches of processes on a core, if they are more than the cores.
 _SWITCHES = 8e-5
@@ -49,14 +50,15 @@ def handover_seconds(count: int, kind: WorkerKind, cores: float) -> float:
     if count == 0:
         return 0.0
     if kind == "threads":
-        return _HAND_OVER
-    return _HAND_OVER + _ACROSS_PROCESSES + (_SWITCHES if count + 1 > cores + 0.5 else 0.0)
+        return HAND_OVER
+    # (Of two cores, a little less than two are free.)
+    return HAND_OVER + _ACROSS_PROCESSES + (_SWITCHES if count + 1 > round(cores) else 0.0)
 
 
 def stock_handover_seconds(stats: Any) -> tuple[float, float]:
     """Return the same of torch's own workers: on the side of the consumer, and on that of the worker."""
     tensors, size = stats["loader"].get("batch_tensors") or 1, stats["memory"]["batch_bytes"]
-    least = _HAND_OVER + _ACROSS_PROCESSES + _STOCK_TENSOR * tensors
+    least = HAND_OVER + _ACROSS_PROCESSES + _STOCK_TENSOR * tensors
     return least + _STOCK_BYTE * size, least + _STOCK_BYTE_WRITTEN * size
 
 
@@ -73,7 +75,7 @@ def without_handover(stats: Any, costs: Costs) -> Costs:
     """Return the costs of torch's loader without what its workers take to hand batches over."""
     if not costs.servers.workers:
         return costs
-    least = _HAND_OVER + _ACROSS_PROCESSES
+    least = HAND_OVER + _ACROSS_PROCESSES
     taken, given = (seconds - least for seconds in stock_handover_seconds(stats))
     return replace(
         costs,
@@ -90,7 +92,7 @@ def without_stock(stats: Any, costs: Costs) -> Costs:
     count, size = costs.servers.workers, stats["memory"]["batch_bytes"]
     if not count:
         return costs
-    least, own = _HAND_OVER + _ACROSS_PROCESSES, handover_seconds(count, "processes", costs.servers.cores)
+    least, own = HAND_OVER + _ACROSS_PROCESSES, handover_seconds(count, "processes", costs.servers.cores)
     batch = _collating(costs, stock_handover_seconds(stats)[1] - least, least + _OWN_BYTE * size)
     sample, new = costs.stages["sample"], 0.0
     if size / costs.batch >= _MAPPED:

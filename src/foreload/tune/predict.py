@@ -11,6 +11,7 @@ from foreload.record.pace import measured_pace
 from foreload.tune.costs import PYTHON_STAGES, Cost, Costs, make_servers
 from foreload.tune.gil import LOCK_FULL, lock_held_share
 from foreload.tune.handover import (
+    HAND_OVER,
     handover_seconds,
     stock_handover_seconds,
     with_native_decoder,
@@ -181,7 +182,7 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
             taken, given = stock_handover_seconds(stats)
         # The losses of another kind of lock are not those of this one.
         gain = max(1.0, costs.gain) if had and kind != was else costs.gain
-        if had > 1 and kind != was and (lock_held_share(stats) or 0.0) >= LOCK_FULL:
+        if had > 1 and was == "threads" != kind and (lock_held_share(stats) or 0.0) >= LOCK_FULL:
             costs = _uncontended(costs)
         costs = replace(
             costs, handing=max(0.0, costs.handing + taken), dispatch=max(0.0, costs.dispatch + given), gain=gain
@@ -198,10 +199,10 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
 def _uncontended(costs: Costs) -> Costs:
     """Return the costs of threads that contend for the interpreter's lock without those of handing it around."""
     stages = {
-        name: replace(cost, cpu=cost.cpu / _CONTENDED) if name in PYTHON_STAGES else cost
+        name: replace(cost, cpu=cost.cpu / _CONTENDED) if name in PYTHON_STAGES and not costs.native else cost
         for name, cost in costs.stages.items()
     }
-    return replace(costs, stages=stages, handing=min(costs.handing, handover_seconds(1, "threads", 1)))
+    return replace(costs, stages=stages, handing=min(costs.handing, HAND_OVER))
 
 
 def _batched(costs: Costs, batch_size: int) -> Costs:
@@ -243,8 +244,8 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: HitForm | None)
         hit = copied  # the measured time is that of storing misses
     stages["cache"] = replace(hit, share=rate)
     # CPU time outside the stages is mostly theirs, counted too low; each batch is handed over as before.
-    handed = min(costs.dispatch, handover_seconds(1, "threads", 1))
-    left = _cpu(stages) / _cpu(costs.stages) if _cpu(costs.stages) > 0 else 1.0
+    handed = min(costs.dispatch, HAND_OVER)
+    left = _cpu(stages) / _cpu(costs.stages) if rate != had and _cpu(costs.stages) > 0 else 1.0
     return replace(costs, stages=stages, dispatch=handed + (costs.dispatch - handed) * left)
 
 

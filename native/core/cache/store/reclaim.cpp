@@ -28,16 +28,30 @@ uint64_t own_word(uint64_t clock) {
 Reclaimer::Reclaimer(State* state, Slot* slots, const Arena& arena)
     : state_(state), slots_(slots), arena_(arena) {}
 
-size_t Reclaimer::enter() {
-  // Each thread tends to find the slot free that it had before.
+// Where a thread looks for a free slot first: each tends to find the one free that it had before.
+static size_t& slot_hint() {
   static std::atomic<size_t> threads{0};
   thread_local size_t hint = threads.fetch_add(1) + static_cast<size_t>(getpid());
-  const uint64_t process = own_word(0);
-  for (;; ++hint) {
-    const size_t slot = hint % kSlots;
-    uint64_t idle = 0;
-    if (slots_[slot].active.compare_exchange_strong(idle, process | state_->clock.load())) return slot;
+  return hint;
+}
+
+bool Reclaimer::enter_at(size_t slot) {
+  uint64_t idle = 0;
+  return slots_[slot].active.compare_exchange_strong(idle, own_word(state_->clock.load()));
+}
+
+size_t Reclaimer::enter() {
+  size_t& hint = slot_hint();
+  while (!enter_at(hint % kSlots)) ++hint;
+  return hint % kSlots;
+}
+
+std::optional<size_t> Reclaimer::try_enter() {
+  size_t& hint = slot_hint();
+  for (int tries = 0; tries < 4; ++tries, ++hint) {
+    if (enter_at(hint % kSlots)) return hint % kSlots;
   }
+  return std::nullopt;
 }
 
 void Reclaimer::suspend(size_t slot) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "arena.hpp"
 
@@ -31,6 +32,8 @@ class Reclaimer {
 
   // Begins a section; returns its slot.
   size_t enter();
+  // The same, if one of a few slots is free.
+  std::optional<size_t> try_enter();
   void leave(size_t slot) { slots_[slot].active.store(0); }
   // While a section is suspended, it must read nothing, and holds nothing up.
   void suspend(size_t slot);
@@ -48,6 +51,7 @@ class Reclaimer {
   void reclaim();
 
  private:
+  bool enter_at(size_t slot);
   void chain(uint64_t block);
   uint64_t oldest_section() const;
 

@@ -80,6 +80,7 @@ class SampleStore {
 
    private:
     friend class SampleStore;
+    Section(SampleStore& store, size_t slot) : store_(store), slot_(slot) {}
     SampleStore& store_;
     size_t slot_;
   };
@@ -99,6 +100,10 @@ class SampleStore {
   // Requests a sample. Waits while another worker is loading it, if the plan keeps it; a caller that has
   // claimed a sample may not wait.
   Found request(Section& section, size_t sample, bool wait = true);
+
+  // Requests a sample that is present, stays so, and has at most `most` bytes: returns a copy. Otherwise, or
+  // if that would take any waiting, it returns null, and no request was made.
+  std::unique_ptr<uint8_t[]> copy_hit(size_t sample, size_t most, size_t& size);
 
   // Claims a sample that this section's request found, so that it is kept anew, in another form. Returns
   // false if another worker was faster.

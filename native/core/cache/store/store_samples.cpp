@@ -1,5 +1,8 @@
 // What a store knows of its samples, and how it drops them.
 #include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
 
 #include "store_header.hpp"
 
@@ -12,6 +15,28 @@ bool is_present(const SampleEntry& entry) {
 }
 
 }  // namespace
+
+std::unique_ptr<uint8_t[]> SampleStore::copy_hit(size_t sample, size_t most, size_t& size) {
+  const std::optional<size_t> slot = sample < samples() ? reclaimer_.try_enter() : std::nullopt;
+  if (!slot) return nullptr;
+  const Section section(*this, *slot);
+  SampleEntry* const entry = entries_.find(sample);
+  if (entry == nullptr) return nullptr;
+  uint64_t word = entry->word.load();
+  const uint64_t block = entry->block.load();
+  size = SampleEntry::size_of(entry->size_and_form.load());
+  // (As in request(): kept anew meanwhile, it has another block.)
+  if (SampleEntry::state_of(word) != SampleEntry::present || block == 0 || size > most ||
+      entry->block.load() != block || !keeps(sample, SampleEntry::use_of(word), true))
+    return nullptr;
+  std::unique_ptr<uint8_t[]> copy(new uint8_t[std::max<size_t>(1, size)]);
+  const uint64_t used = SampleEntry::word_of(SampleEntry::present, SampleEntry::use_of(word) + 1);
+  if (!entry->word.compare_exchange_strong(word, used)) return nullptr;
+  reclaimer_.slot(*slot).hits.fetch_add(1, std::memory_order_relaxed);
+  if (rule() == Rule::recent) entry->stamp = header_->stamps.fetch_add(1) + 1;
+  std::memcpy(copy.get(), arena().bytes(block - 1), size);
+  return copy;
+}
 
 void SampleStore::note_cost(size_t sample, uint64_t nanoseconds) {
   const Section section(*this);
