@@ -103,7 +103,8 @@ int main(int count, char** arguments) {
       const Pixels pixels = decoder.decode(files.bytes(i, buffer), transform, i, view);
       vertical.plan(view.box.height, 224, 0, 224, false);
       horizontal.plan(view.box.width, 224, 0, 224, view.mirrored);
-      resizer.resize(pixels.pixels, pixels.stride, vertical, horizontal, {}, batch.data() + i % 64 * sample);
+      resizer.resize(pixels.pixels, pixels.stride, 0, vertical, horizontal, {},
+                     batch.data() + i % 64 * sample);
     }
   };
   double best = 0;
