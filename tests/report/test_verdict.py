@@ -49,7 +49,8 @@ def test_waiting_is_met_with_more_workers_and_a_cache() -> None:
 def test_python_is_met_with_processes() -> None:
     found = verdict(CASES["Python in threads"][1]).advice
     assert found[0].change.startswith('workers="processes"')
-    assert found[0].gain == pytest.approx(4, rel=0.1)
+    # Four cores, and none of the time that threads take to hand the lock around.
+    assert found[0].gain == pytest.approx(4 * 1.15, rel=0.1)
     assert not any(each.change.startswith("num_workers=") for each in found)
 
 

@@ -290,8 +290,7 @@ class _Method:
     @property
     def is_used(self) -> bool:
         """Whether there has been any request."""
-        counts = self.stats()
-        return bool(counts) and counts["hits"] + counts["misses"] > 0
+        return self._store is not None and self._store.asked() > 0
 
     def stats(self) -> dict[str, int]:
         """Return hits, misses and bytes in use, of all workers together."""

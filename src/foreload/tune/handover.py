@@ -9,6 +9,7 @@ from foreload.options import WorkerKind
 from foreload.tune.costs import Cost, Costs, busy_share
 
 __all__ = [
+    "CROWDING",
     "HAND_OVER",
     "TORCHVISION_IMAGES",
     "handover_seconds",
@@ -23,7 +24,11 @@ __all__ = [
 HAND_OVER, _ACROSS_PROCESSES = 2e-5, 3e-5
 
 # What each side loses per batch to switches of processes on a core, if they are more than the cores.
-_SWITCHES = 8e-5
+_SWITCHES = 3e-5
+
+# What each side loses per batch beyond that where more workers take the last core that the loop had to itself:
+# whoever is woken up waits for a core, though another one may be idle.
+CROWDING = 5e-5
 
 # What torch's own workers add to that: on each side, for each tensor of a batch, which is a file in shared memory;
 # and for each of its bytes, for the consumer and for the worker, as that memory is new each time.

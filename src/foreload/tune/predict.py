@@ -11,6 +11,7 @@ from foreload.record.pace import measured_pace
 from foreload.tune.costs import PYTHON_STAGES, Cost, Costs, make_servers
 from foreload.tune.gil import LOCK_FULL, lock_held_share
 from foreload.tune.handover import (
+    CROWDING,
     HAND_OVER,
     handover_seconds,
     stock_handover_seconds,
@@ -180,6 +181,8 @@ def _with_servers(stats: Any, costs: Costs, workers: int | None, kind: WorkerKin
         taken = given = handover_seconds(count, kind, cores) - handover_seconds(had, was, costs.servers.cores)
         if stats["loader"].get("stock") and not had:
             taken, given = stock_handover_seconds(stats)
+        elif kind == was == "processes" and 0 < had < round(cores) <= count:
+            taken, given = taken + CROWDING, given + CROWDING
         # The losses of another kind of lock are not those of this one.
         gain = max(1.0, costs.gain) if had and kind != was else costs.gain
         if had > 1 and was == "threads" != kind and (lock_held_share(stats) or 0.0) >= LOCK_FULL:
