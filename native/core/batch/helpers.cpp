@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -41,10 +42,12 @@ void relax() {
 #endif
 }
 
+// Those of the process, whatever the calling thread is pinned to.
 size_t allowed_cores() {
 #ifdef __linux__
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return static_cast<size_t>(CPU_COUNT(&allowed));
+  if (sched_getaffinity(getpid(), sizeof allowed, &allowed) == 0)
+    return static_cast<size_t>(CPU_COUNT(&allowed));
 #endif
   return std::max(1u, std::thread::hardware_concurrency());
 }
@@ -87,7 +90,7 @@ class Team {
     done_ = 0;
     ticket_ = number << 32;
     if (asleep_.load() > 0 && (is_long || Clock::now() - last_ < kLooking)) wake();
-    while (help()) {
+    while (help([] { return true; })) {
     }
     for (size_t looks = 0; done_.load() < parts; ++looks) {
       if (looks < kLooksBeforeYield) {
@@ -105,14 +108,15 @@ class Team {
     return (ticket_.load() & kClosed) < parts_.load() && helper < helpers_.load();
   }
 
-  // Does one part; returns false if there is none.
-  bool help() {
+  // Does one part; returns false if there is none, or the work allows no part for the caller.
+  template <typename Allowed>
+  bool help(const Allowed& is_allowed) {
     uint64_t ticket = ticket_.load();
     for (;;) {
       const uint64_t next = ticket & kClosed;
       const Part part = part_.load();
       const void* const context = context_.load();
-      if (next >= parts_.load()) return false;
+      if (next >= parts_.load() || !is_allowed()) return false;
       if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
       part(context, next);
       done_.fetch_add(1);
@@ -139,8 +143,13 @@ class Team {
   }
 
   [[noreturn]] void run(size_t helper) {
+#ifdef __linux__
+    cpu_set_t allowed;  // the thread that started this one may be pinned to a core
+    if (sched_getaffinity(getpid(), sizeof allowed, &allowed) == 0)
+      sched_setaffinity(0, sizeof allowed, &allowed);
+#endif
     for (;;) {
-      while (has_parts(helper) && help()) {
+      while (help([this, helper] { return helper < helpers_.load(); })) {
       }
       const Clock::time_point end = Clock::now() + kLooking;
       for (int looks = 1; !has_parts(helper); ++looks) {
@@ -176,9 +185,10 @@ class Team {
 
 std::atomic<Team*> present_team{nullptr};
 
+// A child of a fork has none of its parent's threads, and one of them may have held a lock.
+[[maybe_unused]] const int watched_forks = pthread_atfork(nullptr, nullptr, [] { present_team = nullptr; });
+
 Team& team() {
-  // A child of a fork has none of its parent's threads, and one of them may have held a lock.
-  [[maybe_unused]] static const int forks = pthread_atfork(nullptr, nullptr, [] { present_team = nullptr; });
   Team* found = present_team.load();
   if (found == nullptr) {
     Team* const fresh = new Team;

@@ -65,13 +65,14 @@ class ThreadEpoch(Epoch):
             )
         try:
             batch = super()._deliver()
-        except Exception:
-            self._is_torn = False
+        except BaseException as error:  # any other is the batch's own, which the loop gets in its place
+            self._is_torn = self._is_torn and isinstance(error, KeyboardInterrupt)
             raise
         self._is_torn = False
         return batch
 
     def _next(self) -> tuple[int, int, Callable[[], Any]]:
+        self._is_torn = False  # the batch before may have been left out, as all its samples failed
         depth = self._memory.depth(self._depth, self._store, copies=self.copies)
         self._watch.depth = depth
         self._fill(depth)
@@ -133,6 +134,7 @@ class ThreadEpoch(Epoch):
         """Wait for the oldest batch, or for any batch if order does not matter."""
         if self._is_waiting:  # until an interrupt, perhaps with what the wait had returned
             self._finished.update(batch.job for batch in self._making if batch.job.is_finished)
+            self._is_waiting = False
         while True:
             for batch in [self._making[0]] if self._in_order else self._making:
                 if batch.job in self._finished:
@@ -143,16 +145,21 @@ class ThreadEpoch(Epoch):
             if self._pool.closed:
                 raise self._ended()
             self._is_waiting = True
-            job = self._completions.wait(self._timeout, self._watch.lock)
-            self._check_open()
+            try:
+                job = self._completions.wait(self._timeout, self._watch.lock)
+                self._check_open()
+            except Exception:
+                self._is_waiting = False
+                raise
+            if job in self._numbers:  # not so if it was taken after an interrupt, or only wakes this thread
+                self._finished.add(job)
+            self._is_waiting = False
             if self._pool.failure is not None:
                 self.close()
                 raise self._pool.failure
             self._pool.is_late = job is None
             if job is None:  # as in torch, the loop may request the same batch again
                 raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds{self._where()}")
-            self._finished.add(job)
-            self._is_waiting = False
 
     @staticmethod
     def _ended() -> RuntimeError:

@@ -248,7 +248,7 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: HitForm | None)
     stages["cache"] = replace(hit, share=rate)
     # CPU time outside the stages is mostly theirs, counted too low; each batch is handed over as before.
     handed = min(costs.dispatch, HAND_OVER)
-    left = _cpu(stages) / _cpu(costs.stages) if rate != had and _cpu(costs.stages) > 0 else 1.0
+    left = min(1.0, _cpu(stages) / _cpu(costs.stages)) if rate != had and _cpu(costs.stages) > 0 else 1.0
     return replace(costs, stages=stages, dispatch=handed + (costs.dispatch - handed) * left)
 
 
