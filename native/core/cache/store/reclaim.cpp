@@ -35,21 +35,23 @@ static size_t& slot_hint() {
   return hint;
 }
 
-bool Reclaimer::enter_at(size_t slot) {
+bool Reclaimer::enter_at(size_t slot, uint64_t process) {
   uint64_t idle = 0;
-  return slots_[slot].active.compare_exchange_strong(idle, own_word(state_->clock.load()));
+  return slots_[slot].active.compare_exchange_strong(idle, process | state_->clock.load());
 }
 
 size_t Reclaimer::enter() {
+  const uint64_t process = own_word(0);
   size_t& hint = slot_hint();
-  while (!enter_at(hint % kSlots)) ++hint;
+  while (!enter_at(hint % kSlots, process)) ++hint;
   return hint % kSlots;
 }
 
 std::optional<size_t> Reclaimer::try_enter() {
+  const uint64_t process = own_word(0);
   size_t& hint = slot_hint();
   for (int tries = 0; tries < 4; ++tries, ++hint) {
-    if (enter_at(hint % kSlots)) return hint % kSlots;
+    if (enter_at(hint % kSlots, process)) return hint % kSlots;
   }
   return std::nullopt;
 }
@@ -97,6 +99,7 @@ uint64_t Reclaimer::safe_until() const {
 }
 
 void Reclaimer::reclaim() {
+  state_->reclaimed = state_->clock.load();
   uint64_t next = state_->retired.exchange(0);
   if (next == 0) return;
   const uint64_t oldest = oldest_section();

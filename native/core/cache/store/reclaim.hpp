@@ -17,8 +17,9 @@ class Reclaimer {
   static constexpr size_t kSlots = 512;
 
   struct State {
-    std::atomic<uint64_t> clock;    // of dropped memory
-    std::atomic<uint64_t> retired;  // offset + 1 of the block dropped last; they are chained by `note`
+    std::atomic<uint64_t> clock;      // of dropped memory
+    std::atomic<uint64_t> retired;    // offset + 1 of the block dropped last; they are chained by `note`
+    std::atomic<uint64_t> reclaimed;  // the clock at the last reclaim()
   };
   struct alignas(64) Slot {
     std::atomic<uint64_t> active;        // the process in a section, and the clock when it entered; 0: none
@@ -47,11 +48,13 @@ class Reclaimer {
   // What was changed before this time is seen by all sections.
   uint64_t safe_until() const;
   bool has_retired() const { return state_->retired.load() != 0; }
+  // How often something was dropped, or changed, since the last reclaim().
+  uint64_t changes() const { return state_->clock.load() - state_->reclaimed.load(); }
   // Gives back to the arena what was dropped and is read no more. Under the arena's lock.
   void reclaim();
 
  private:
-  bool enter_at(size_t slot);
+  bool enter_at(size_t slot, uint64_t process);
   void chain(uint64_t block);
   uint64_t oldest_section() const;
 

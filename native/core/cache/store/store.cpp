@@ -295,7 +295,8 @@ uint8_t* SampleStore::reserve(size_t sample, size_t size, Form form) {
         if (!room) break;  // all of them are being written
       }
       // Where the number of samples is what limits the store, its memory is far larger than what they take.
-      if (most != 0) reclaimer_.reclaim();
+      // To look through what was dropped takes time, so that waits until it may be a 64th of them.
+      if (most != 0 && reclaimer_.changes() >= most / 64) reclaimer_.reclaim();
       block = take(size);
       if (block == Arena::kNone) {
         reclaimer_.reclaim();
