@@ -19,7 +19,6 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
 from foreload._torch import TorchDataLoader, index_sampler
-from foreload.epochs.loader_order import Unlisted
 from foreload.epochs.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
@@ -213,13 +212,8 @@ def _of_all_ranks(dataset: Any) -> Any:
 
 
 class AdaptableLoader(StatefulSource[T_co]):
-    """A loader that stays what it is where a framework adapts it.
+    """A loader that stays what it is where a framework adapts it."""
 
-    Attributes:
-        published: the loader's name in ``foreload serve`` ("": its dataset's class); None: not published.
-    """
-
-    published: Unlisted[str | None] = Unlisted()
     _moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
     _place: Place | None = None  # of the loop in it
 
@@ -238,13 +232,13 @@ class AdaptableLoader(StatefulSource[T_co]):
         over = vars(self).get(_SPEECHBRAIN_OVER)
         if over is None:
             return super()._begin_epoch(watch)
-        skip, vars(self)[_SPEECHBRAIN_OVER] = self.__dict__["skip"], None
+        skip, vars(self)[_SPEECHBRAIN_OVER] = self._fl_skip, None
         over = 0 if isinstance(self.dataset, IterableDataset) else over  # SpeechBrain leaves its place to it
-        self.__dict__["skip"] = (*skip, Skip(steps=range(over)))
+        self._fl_skip = (*skip, Skip(steps=range(over)))
         try:
             return super()._begin_epoch(watch)
         finally:
-            self.__dict__["skip"] = skip
+            self._fl_skip = skip
 
     @property
     def num_workers(self) -> int:
@@ -293,7 +287,7 @@ class AdaptableLoader(StatefulSource[T_co]):
         vars(new).pop("_DataLoader__initialized")
         count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
         construct = self._constructor()
-        own = {**vars(self.own_options()), "skip": self.skip}
+        own = {**vars(self.own_options()), "skip": self._fl_skip}
         own |= {"persistent_workers": self.persistent_workers, "in_order": self.in_order}  # which Ray leaves out
         arguments |= {"num_workers": count, "prefetch_factor": ahead}
         construct(new, **{**own, **arguments, "group": None})  # which it would refuse beside a sampler
@@ -307,9 +301,10 @@ class AdaptableLoader(StatefulSource[T_co]):
 
     def go_on_from(self, origin: AdaptableLoader[Any]) -> None:
         """Share what is open and recorded with the loader that a framework replaces by this one."""
-        self.recorder, self.errors, self.restarts = origin.recorder, origin.errors, origin.restarts
-        self._crew = Crew(self.recorder, weakref.WeakMethod(self._set_count))
-        self._fl_epoch, self.published = origin._fl_epoch, origin.published
+        self._fl_recorder = origin._fl_recorder
+        self._fl_errors, self._fl_restarts = origin._fl_errors, origin._fl_restarts
+        self._crew = Crew(self._fl_recorder, weakref.WeakMethod(self._set_count))
+        self._fl_epoch, self._fl_published = origin._fl_epoch, origin._fl_published
         if self.dataset is origin.dataset:
             self._crew.choice = origin._crew.choice
             self._open, self._fl_memory = origin._open.shared(), origin._fl_memory

@@ -165,10 +165,10 @@ class DataLoader(AdaptableLoader[T_co]):
         is_plain = collate_fn is None and not (batch_size is None and batch_sampler is None)
         if is_plain and isinstance(root := root_of(dataset), LoaderDefaults):
             collate_fn = root.default_collate
-        self.errors, self.restarts, self._begun, self._deepens = [], [], None, prefetch_factor is None
+        self._fl_errors, self._fl_restarts, self._begun, self._deepens = [], [], None, prefetch_factor is None
         self._fl_memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._auto_workers, self._prefetch_given = num_workers == "auto", prefetch_factor is not None
-        self.__dict__["skip"] = check_skip(skip, dataset)
+        self._set_skip(check_skip(skip, dataset))
         self._fl_reset()
         super().__init__(
             dataset,
@@ -203,7 +203,7 @@ class DataLoader(AdaptableLoader[T_co]):
             given = [name for name in names if getattr(options, name) is not None]
             given += ["workers"] if options.workers != "auto" else []
             given += ["on_error"] if options.on_error != "raise" else []
-            check_left_to_torch(given + (["skip"] if self.skip else []))
+            check_left_to_torch(given + (["skip"] if self._fl_skip else []))
 
     def _constructor(self) -> Callable[..., None]:
         return DataLoader.__init__
@@ -281,10 +281,10 @@ class DataLoader(AdaptableLoader[T_co]):
 
     def __iter__(self) -> Any:
         """Begin an epoch."""
-        if self.published is not None:
+        if self._fl_published is not None:
             from foreload.export.publisher import renew
 
-            renew(self)
+            renew(self, self._fl_published)
         if self._is_left_to_torch:
             self._check_left_to_torch()  # whose attributes may have been set since
             return super().__iter__()
@@ -315,7 +315,7 @@ class DataLoader(AdaptableLoader[T_co]):
         anew = {"_open", "_fl_recorder", "_crew", "_cursor", "_iterator", "_fl_running", "_begun", "_turn"}
         anew |= {"_lookahead", "_moving", "_place"}
         state = {name: value for name, value in self.__dict__.items() if name not in anew}
-        return {**state, "_fl_errors": list(self.errors), "_fl_restarts": list(self.restarts)}
+        return {**state, "_fl_errors": list(self._fl_errors), "_fl_restarts": list(self._fl_restarts)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the configuration; workers are chosen anew, for this process."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import IterableDataset
 
 from foreload._torch import TorchDataLoader
-from foreload.batch.failure import OnError
+from foreload.batch.failure import OnError, SampleError
 from foreload.options import Cache
+from foreload.order.skip import Skip
+from foreload.record.recorder import Recorder
+from foreload.record.restart import Restart
 from foreload.workers.spec import Workers
 
-__all__ = ["OwnOptions", "WithOwnOptions", "check_sample_transform"]
+__all__ = ["OwnOptions", "Unlisted", "WithOwnOptions", "check_sample_transform", "is_own"]
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -43,9 +47,35 @@ _MAY_BE_READ = ("seed", "cache", "transform", "device", "device_transform", "mem
 _NAMES = tuple(field.name for field in fields(OwnOptions))
 
 
-def _is_own(kind: type) -> bool:
+def is_own(kind: type) -> bool:
     """Whether a class is foreload's, not derived from one of those by somebody else."""
     return kind.__module__.startswith("foreload.")
+
+
+class Unlisted(Generic[T]):
+    """An attribute that is not among ``vars(loader)`` by its name, but by that with ``_fl_`` before it.
+
+    To build another loader, libraries (Ignite is one) take all that does not begin with ``_`` there for arguments
+    of the class. What a derived class sets under the name of the attribute is its own, as for options.
+
+    >>> class Loader: errors: Unlisted[list[str]] = Unlisted()
+    >>> Loader.__module__, loader = "foreload.example", Loader()
+    >>> loader.errors = ["lost"]
+    >>> loader.errors, vars(loader)
+    (['lost'], {'_fl_errors': ['lost']})
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        """Return the value; None before it is set."""
+        own = {} if instance is None else vars(instance)
+        value: Any = own[self._name] if self._name in own else own.get(f"_fl_{self._name}")
+        return value  # type: ignore[no-any-return]
+
+    def __set__(self, instance: Any, value: T) -> None:
+        vars(instance)[f"_fl_{self._name}" if is_own(type(instance)) else self._name] = value
 
 
 class WithOwnOptions(TorchDataLoader[T_co]):
@@ -55,7 +85,23 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     calls ``transform``, ``device`` or ``seed`` is its own, be it an attribute, a property or a method. So options
     of derived classes are what their constructors hand on, and nothing of their own is replaced. For the same
     reason, some private names, as those of a count or an epoch, begin with ``_fl_``.
+
+    Attributes:
+        errors: the samples that failed.
+        restarts: the worker processes that were replaced.
+        recorder: records all epochs.
+        published: the loader's name in ``foreload serve`` ("": its dataset's class); None: not published.
     """
+
+    errors: Unlisted[list[SampleError]] = Unlisted()
+    restarts: Unlisted[list[Restart]] = Unlisted()
+    recorder: Unlisted[Recorder] = Unlisted()
+    published: Unlisted[str | None] = Unlisted()
+    _fl_errors: list[SampleError]
+    _fl_restarts: list[Restart]
+    _fl_recorder: Recorder
+    _fl_published: str | None = None
+    _fl_skip: tuple[Skip, ...]
 
     workers: Workers
     seed: int | None
@@ -76,7 +122,7 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     def _foreload(self) -> OwnOptions:
         # One name that no other library has, also for where the options are kept. A plain loader's are its
         # attributes, which may be set later; they are not copied, as each epoch reads many.
-        options: Any = self if _is_own(type(self)) else vars(self).get("_foreload")
+        options: Any = self if is_own(type(self)) else vars(self).get("_foreload")
         if options is None:  # a wrapper that calls no constructor has a __getattr__ of its own
             raise AttributeError(
                 f"{type(self).__name__} has no options, as its constructor did not call the loader's"
@@ -86,12 +132,16 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     @_foreload.setter
     def _foreload(self, given: OwnOptions) -> None:
         own = vars(self)
-        is_derived = not _is_own(type(self))
+        is_derived = not is_own(type(self))
         if is_derived:
             own["_foreload"] = given
         for name in _NAMES:
             if not is_derived or not (name in own or hasattr(type(self), name)):
                 own[name] = getattr(given, name)
+
+    def mark_published(self, name: str | None) -> None:
+        """Note the name under which this loader is published; None: it is not."""
+        self._fl_published = name
 
     def own_options(self) -> OwnOptions:
         """Return the options as they are now."""
@@ -106,7 +156,7 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         Args:
             read: ``seed``, ``cache``, ``transform``, ``device``, ``device_transform``, ``memory`` and ``workers``.
         """
-        own = {} if _is_own(type(self)) else vars(self)
+        own = {} if is_own(type(self)) else vars(self)
         return [
             getattr(self._foreload, name) if name in own and own[name] is value else value
             for name, value in zip(_MAY_BE_READ, read, strict=True)

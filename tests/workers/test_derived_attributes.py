@@ -30,6 +30,11 @@ OWN = {
     "max_errors": None,
     "max_restarts": -1,
     "snapshot_every_n_steps": "never",
+    "errors": {"seen": 3},
+    "restarts": 5,
+    "recorder": print,
+    "published": True,
+    "skip": 2,
     **dict.fromkeys(
         ("_close", "_count", "_epoch", "_errors", "_memory", "_reset", "_running", "_state", "_view"), 0
     ),
@@ -85,6 +90,33 @@ def test_methods_and_properties_are_the_derived_classes() -> None:
     loader = Loader(Numbers(), batch_size=4, num_workers=0)
     assert loader.transform(1) == 101
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+class Broken(Numbers):
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            raise ValueError("broken")
+        return index
+
+
+def test_a_derived_classs_attributes_hide_nothing_from_the_loader() -> None:
+    class Loader(fl.DataLoader[Any]):
+        def __init__(self) -> None:
+            self.errors: Any = "own"
+            self.skip = "own"  # type: ignore[assignment]
+            options: Any = {"skip": fl.Skip(samples=[0]), "on_error": "skip"}
+            super().__init__(Broken(), batch_size=4, num_workers=0, **options)
+
+    def batches() -> list[Any]:
+        return [batch.tolist() for batch in loader]
+
+    loader = Loader()
+    assert batches() == [[1, 2, 3, 4], [6, 7, 8], [9]]
+    assert (loader.errors, loader.skip, loader.stats()["errors"]) == ("own", "own", 1)
+    loader.skip = [fl.Skip(samples=[1])]  # type: ignore[assignment]  # what can be the option is the option
+    assert batches() == [[0, 2, 3, 4], [6, 7, 8], [9]]
+    loader.skip = "own again"  # type: ignore[assignment]
+    assert batches() == [[0, 2, 3, 4], [6, 7, 8], [9]]
 
 
 def test_a_base_class_may_keep_that_a_class_was_derived_to_itself() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, SupportsIndex
 
 import torch
@@ -39,11 +41,12 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-class Collated(Sequence[Any]):
+class Collated(MutableSequence[Any]):
     """A batch that was assembled as a whole, presented as a list of samples.
 
     ``__getitems__`` of a dataset returns it. ``default_collate`` recognises the type of the samples and returns
-    the batch as it is; any other code sees a sequence of ordinary samples, which are views of the batch.
+    the batch as it is; any other code sees a list of ordinary samples, which are views of the batch. Once such
+    code has changed the list, or a dict or list among the samples, ``default_collate`` collates the samples.
 
     Args:
         batch: a tensor, or a list or dict of them, with one row per sample.
@@ -56,6 +59,9 @@ class Collated(Sequence[Any]):
     (tensor([0., 0.]), 1)
     >>> torch.utils.data.default_collate(samples)[1]
     tensor([0, 1, 2])
+    >>> samples.reverse()
+    >>> torch.utils.data.default_collate(samples)[1]
+    tensor([2, 1, 0])
     """
 
     def __init__(
@@ -69,17 +75,30 @@ class Collated(Sequence[Any]):
         self.numbers = frozenset(numbers)
         self._make = make
         self._count = count
+        self._given: dict[int, tuple[Any, Any]] = {}  # samples that can be changed, and copies of them
+        self._changed: list[Any] | None = None  # all samples, once the list was changed
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return self._count
+        return self._count if self._changed is None else len(self._changed)
 
     def __getitem__(self, index: Any) -> Any:
         """Return one sample, or a list of them for a slice."""
+        if self._changed is not None:
+            return self._changed[index]
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._count))]
         if not -self._count <= index < self._count:
             raise IndexError(f"sample {index} is out of range for a batch of {self._count} samples")
+        place = operator.index(index) % self._count
+        if place in self._given:
+            return self._given[place][0]
+        sample = self._sample(place)
+        if isinstance(sample, (dict, list)):
+            self._given[place] = sample, copy.copy(sample)
+        return sample
+
+    def _sample(self, index: int) -> Any:
         if self._make is not None:
             fields = self.batch.values() if isinstance(self.batch, Mapping) else self.batch
             return self._make([rows[index] for rows in fields])
@@ -93,13 +112,74 @@ class Collated(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the samples."""
-        return (self[i] for i in range(self._count))
+        return (self[i] for i in range(len(self))) if self._changed is None else iter(self._changed)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Replace one sample, or those of a slice."""
+        self._own()[index] = value
+
+    def __delitem__(self, index: Any) -> None:
+        """Leave out one sample, or those of a slice."""
+        del self._own()[index]
+
+    def insert(self, index: int, value: Any) -> None:
+        """Put a sample before that of an index."""
+        self._own().insert(index, value)
+
+    def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
+        """Sort the samples in place, as a list does."""
+        self._own().sort(key=key, reverse=reverse)
+
+    def copy(self) -> list[Any]:
+        """Return a list of the samples."""
+        return list(self)
+
+    def _own(self) -> list[Any]:
+        if self._changed is None:
+            self._changed = list(self)
+        return self._changed
+
+    def listed(self) -> list[Any]:
+        """Return the samples as a list, for code that asks for one, which ``default_collate`` recognises too."""
+        return _Listed(self)
+
+    def is_plain(self) -> bool:
+        """Whether the samples are those of the batch, in plain tuples or dicts if they are in containers."""
+        return self._make is None and type(self.batch) in (torch.Tensor, list, dict) and not self.is_changed()
+
+    def is_changed(self) -> bool:
+        """Whether samples, or the list of them, are no longer those of the batch."""
+        return self._changed is not None or not all(map(_is_same, self._given.values()))
+
+
+class _Listed(list[Any]):
+    # The samples of a Collated, as a list.
+
+    def __init__(self, origin: Collated) -> None:
+        super().__init__(origin)
+        self.origin = origin
+        self._listed = tuple(self)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return list, (list(self),)  # for another process, which has no use for the batch besides
+
+    def is_changed(self) -> bool:
+        same = len(self) == len(self._listed) and all(map(operator.is_, self, self._listed))
+        return not same or self.origin.is_changed()
+
+
+def _is_same(given: tuple[Any, Any]) -> bool:
+    # By identity: tensors are compared by their elements, and views of the batch that are changed change it.
+    now, before = given
+    if isinstance(now, dict):
+        return list(now) == list(before) and all(map(operator.is_, now.values(), before.values()))
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def collate_collated(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Return the batch of a :class:`Collated`; collate other lists of its samples as torch does."""
-    if isinstance(batch, Collated):
-        return batch.batch
+    """Return the batch of a :class:`Collated` as it was assembled; collate all else as torch does."""
+    if isinstance(batch, (Collated, _Listed)) and not batch.is_changed():
+        return (batch if isinstance(batch, Collated) else batch.origin).batch
     return torch_collate.collate(list(map(_unmarked, batch)), collate_fn_map=collate_fn_map)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from foreload import _native
 from foreload.batch.assembly import count, note_sample
 from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
+from foreload.batch.collated import Collated
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators.keyed import KeyedGenerators, first_index, loading
 from foreload.batch.unlike import note_unlike
@@ -255,6 +256,8 @@ class SampleAssembly:
     def _collated(self, indices: Any, samples: Any) -> Any:
         if self._own_collate:
             return self._collate(samples)
+        if not self._is_default and isinstance(samples, Collated):
+            samples = samples.listed()
         generators = None if self._surroundings is None else self._surroundings.generators()
         if generators is None:
             with lending(self._buffers):

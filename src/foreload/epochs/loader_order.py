@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, Sampler, SequentialSampler
@@ -20,7 +20,7 @@ from foreload.order.skip import Skip
 from foreload.own_options import WithOwnOptions
 from foreload.protocol import LoaderDefaults
 
-__all__ = ["LoaderOrder", "OrderSpec", "Unlisted", "seeded_order"]
+__all__ = ["LoaderOrder", "OrderSpec", "seeded_order"]
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -85,30 +85,6 @@ class OrderSpec:
             source: Any = inner.dataset if type(inner) is DistributedSampler else inner.data_source
             return max(len(source), len(inner) * int(inner.num_replicas))
         return len(inner) * getattr(inner, "num_replicas", 1)
-
-
-class Unlisted(Generic[T]):
-    """An attribute that is not among ``vars(loader)`` by its name.
-
-    To build another loader, libraries (Ignite is one) take all that does not begin with ``_`` there for arguments
-    of the class.
-
-    >>> class Loader: errors: Unlisted[list[str]] = Unlisted()
-    >>> loader = Loader(); loader.errors = ["lost"]
-    >>> loader.errors, vars(loader)
-    (['lost'], {'_fl_errors': ['lost']})
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_fl_{name}"
-
-    def __get__(self, instance: Any, owner: type | None = None) -> T:
-        """Return the value; None before it is set."""
-        value: Any = None if instance is None else vars(instance).get(self._name)
-        return value  # type: ignore[no-any-return]
-
-    def __set__(self, instance: Any, value: T) -> None:
-        vars(instance)[self._name] = value
 
 
 class LoaderOrder(WithOwnOptions[T_co]):

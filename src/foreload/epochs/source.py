@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
 from foreload._torch import auto_collates, expected_length, index_sampler
 from foreload.batch.collate import warn_of_pinning
-from foreload.batch.failure import EpochErrors, SampleError
+from foreload.batch.failure import EpochErrors
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.view import CachedView
@@ -19,7 +19,7 @@ from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor
-from foreload.epochs.loader_order import LoaderOrder, OrderSpec, Unlisted
+from foreload.epochs.loader_order import LoaderOrder, OrderSpec
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
 from foreload.options import WorkerKind
@@ -28,7 +28,6 @@ from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
-from foreload.record.restart import Restart
 from foreload.record.spans import Spans
 from foreload.workers.crew import Crew
 from foreload.workers.opened import Opened
@@ -53,9 +52,6 @@ class EpochSource(LoaderOrder[T_co]):
         recorder: records all epochs.
     """
 
-    errors: Unlisted[list[SampleError]] = Unlisted()
-    restarts: Unlisted[list[Restart]] = Unlisted()
-    recorder: Unlisted[Recorder] = Unlisted()
     _fl_memory: MemoryBudget
     _auto_workers: bool  # whether the number of workers is left to the loader
     _prefetch_given: bool
@@ -65,8 +61,8 @@ class EpochSource(LoaderOrder[T_co]):
     def _fl_reset(self) -> None:
         """Set the state of a new loader: nothing is open, nothing recorded."""
         self._open = Opened()
-        self.recorder = Recorder()
-        self._crew = Crew(self.recorder, weakref.WeakMethod(self._set_count))
+        self._fl_recorder = Recorder()
+        self._crew = Crew(self._fl_recorder, weakref.WeakMethod(self._set_count))
         self._cursor: Cursor | None = None  # of the latest epoch
         self._turn, self._lookahead = Turn(), Lookahead()
         self._fl_running: weakref.WeakSet[Epoch] = weakref.WeakSet()
@@ -88,7 +84,7 @@ class EpochSource(LoaderOrder[T_co]):
     @property
     def spans(self) -> Spans:
         """The spans of all workers: what each did, and when."""
-        return self.recorder.spans
+        return self._fl_recorder.spans
 
     @property
     def crew(self) -> Crew:
@@ -120,7 +116,7 @@ class EpochSource(LoaderOrder[T_co]):
     def _open_next(self) -> Epoch:
         with self._turn.lock:
             self._turn.begin_epoch()
-            watch = self.recorder.begin()
+            watch = self._fl_recorder.begin()
             try:
                 epoch = self._begin_epoch(watch)
             except BaseException:
@@ -159,7 +155,7 @@ class EpochSource(LoaderOrder[T_co]):
             watch,
             self._fl_memory,
             options.max_errors,
-            self.restarts,
+            self._fl_restarts,
             options.max_restarts,
             self.timeout or None,
             self.in_order,
@@ -237,7 +233,7 @@ class EpochSource(LoaderOrder[T_co]):
             self._open.base_seed,
             _batch_size(sampler, is_batched=is_batched),
             is_batched,
-            self.__dict__["skip"],
+            self._fl_skip,
             # The calling thread, or the one that reads ahead for it, has the dataset itself.
             keeps=self.persistent_workers or not has_copies,
             # A number of workers says when batches are drawn, as in torch.
@@ -265,7 +261,7 @@ class EpochSource(LoaderOrder[T_co]):
             drop_last=self.drop_last,
             transform=options.transform,
             on_error=options.on_error,
-            errors=EpochErrors(self.errors),
+            errors=EpochErrors(self._fl_errors),
             pin_device=self._pin_device,
             device=options.device,
             cache=self._open.cache,
@@ -319,12 +315,12 @@ class EpochSource(LoaderOrder[T_co]):
         size: Any = getattr(self.batch_sampler, "batch_size", self.batch_size)
         cache = self._open.cache  # close() may replace it meanwhile
         return LoaderFacts(
-            self.recorder,
+            self._fl_recorder,
             None if cache is None else cache.stats(),
             self._fl_memory.stats(),
             self._foreload.device,
-            len(self.errors),
-            self.restarts,
+            len(self._fl_errors),
+            self._fl_restarts,
             self._crew.stats(self._foreload.workers, int(self.num_workers), is_auto=self._auto_workers),
             {
                 "batch_size": int(size) if hasattr(size, "__index__") else None,

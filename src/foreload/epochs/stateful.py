@@ -21,7 +21,8 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import Router
 from foreload.order.resume import has_state
 from foreload.order.samplers import KeyedSampler, num_ranks
-from foreload.order.skip import Skip, check_skip, left_out_of
+from foreload.order.skip import Skip, check_skip, is_skip, left_out_of
+from foreload.own_options import is_own
 from foreload.record.recorder import Watch
 
 __all__ = ["StatefulSource"]
@@ -198,14 +199,22 @@ class StatefulSource(EpochSource[T_co]):
     @property
     def skip(self) -> tuple[Skip, ...]:
         """What is left out of epochs, from the next iteration on."""
-        # Under its own name: frameworks that build a loader like this one copy attributes that are arguments.
         skips: tuple[Skip, ...] = self.__dict__["skip"]
         return skips
 
     @skip.setter
     def skip(self, skip: Skip | Sequence[Skip] | None) -> None:
-        self.__dict__["skip"] = check_skip(skip, self.dataset)
-        self._drop_begun()
+        if "_fl_skip" in vars(self) and (is_own(type(self)) or is_skip(skip)):
+            self._set_skip(check_skip(skip, self.dataset), is_given=True)
+            self._drop_begun()
+        else:  # a derived class's own
+            self.__dict__["skip"] = skip
+
+    def _set_skip(self, skip: tuple[Skip, ...], *, is_given: bool = False) -> None:
+        self._fl_skip = skip
+        # Under its own name too: frameworks that build a loader like this one copy attributes that are arguments.
+        if is_given or is_own(type(self)) or "skip" not in vars(self):
+            self.__dict__["skip"] = skip
 
     def indices(self, epoch: int, step: int) -> list[int]:
         """Return the samples of a batch of any epoch, past or future, without iterating: which were in step 1207?
@@ -234,5 +243,5 @@ class StatefulSource(EpochSource[T_co]):
         ranks = num_ranks(item_sampler(sampler))
         if self._foreload.cache is not None and self._foreload.cache.route and ranks > 1:
             router = Router(len(self.dataset), ranks)  # type: ignore[arg-type]
-        skip = partial(left_out_of, self.skip) if self.skip else None
+        skip = partial(left_out_of, self._fl_skip) if self._fl_skip else None
         return step_indices(sampler, epoch, step, router=router, skip=skip)

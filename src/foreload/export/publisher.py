@@ -77,18 +77,20 @@ def publish(loader: L, *, name: str | None = None) -> L:
     except OSError as error:
         published = None
         warnings.warn(f"foreload serve cannot see this loader: {error}", RuntimeWarning, stacklevel=2)
-    if hasattr(loader, "published"):
-        loader.published = published  # is pickled with it; see renew()
+    if callable(mark := getattr(loader, "mark_published", None)):
+        mark(published)  # is pickled with it; see renew()
     return loader
 
 
-def renew(loader: Any) -> None:
+def renew(loader: Any, name: str) -> None:
     """Publish a loader in this process if the process it was forked or unpickled from had published it.
 
-    ``loader.published`` is the name there ("": the default); it travels with the loader.
+    Args:
+        loader: the loader.
+        name: its name there ("": the default), which travels with the loader.
     """
     if _publisher is None or not _publisher.has(loader):
-        publish(loader, name=loader.published or None)
+        publish(loader, name=name or None)
 
 
 def runtime_folder() -> Path:

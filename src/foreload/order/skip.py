@@ -14,7 +14,7 @@ from foreload.checks import Array, Indices, check_int, known_length
 from foreload.errors import warn_user
 from foreload.order.resume import Ranges, merged
 
-__all__ = ["LeftOut", "Skip", "check_skip", "left_out_of"]
+__all__ = ["LeftOut", "Skip", "check_skip", "is_skip", "left_out_of"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,12 @@ def _checked_samples(samples: Any) -> tuple[int, ...]:
     return tuple(check_int("Skip: samples", part, 0) for part in parts)
 
 
+def is_skip(value: Any) -> bool:
+    """Whether this can be the ``skip`` argument of a loader: a :class:`Skip`, a list of them, or None."""
+    parts = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    return all(isinstance(part, Skip) for part in parts)
+
+
 def check_skip(skip: Any, dataset: Any) -> tuple[Skip, ...]:
     """Return the ``skip`` argument of a loader as a tuple.
 
@@ -81,9 +87,9 @@ def check_skip(skip: Any, dataset: Any) -> tuple[Skip, ...]:
         TypeError: it is no :class:`Skip`, nor a list of them.
         ValueError: samples of an iterable dataset are to be left out.
     """
-    parts = () if skip is None else (skip,) if isinstance(skip, Skip) else skip
-    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, Skip) for part in parts):
+    if not is_skip(skip):
         raise TypeError(f"skip must be a foreload.Skip or a list of them, got {skip!r}")
+    parts: Any = () if skip is None else (skip,) if isinstance(skip, Skip) else skip
     if isinstance(dataset, IterableDataset) and any(part.samples for part in parts):
         raise ValueError("skip: samples of an iterable dataset have no indices; leave out steps")
     last = max((sample for part in parts for sample in part.samples), default=-1)

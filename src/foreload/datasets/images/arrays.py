@@ -160,7 +160,7 @@ class SmallImageAssembly:
         def take() -> Any:
             batch: Any = [images, targets]
             if self._collate is not None:
-                batch = self._collate(Collated(batch, len(targets), numbers=(1,)))
+                batch = self._collate(Collated(batch, len(targets), numbers=(1,)).listed())
             return pinned(batch, self._pin_device)
 
         return Batch(job, take)

@@ -111,7 +111,7 @@ class ImageAssembly:
                 chosen = remaining_positions(failures, where, self._on_error, self._errors, images.path)
                 batch = [rows[chosen] for rows in batch]
             if self._collate is not None:
-                batch = self._collate(Collated(batch, len(batch[1]), IMAGE_NUMBERS))
+                batch = self._collate(Collated(batch, len(batch[1]), IMAGE_NUMBERS).listed())
             return pinned(batch, self._pin_device)
 
         return Batch(job, take)
