@@ -13,6 +13,7 @@ from PIL import Image
 
 import foreload as fl
 from foreload.bench import curves
+from foreload.cli import commands
 from foreload.options import POLICIES, parse_bytes
 from tests.cli.test_cli import run
 
@@ -112,6 +113,19 @@ def test_lines_of_a_plan_differ_without_colours_and_where_they_lie_on_each_other
     points = points_of({"others": [1.0, 0.5]}, [0, 10])
     curves.plot(tmp_path / "same.png", points, curves.Samples.alike(10))
     assert Image.open(tmp_path / "same.png").width > 600
+
+
+def test_a_plan_that_memory_cannot_hold_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise MemoryError("Unable to allocate 8.00 TiB")
+
+    for name in ("Samples.alike", "curves"):
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(MemoryError, match="8.00 TiB; plan for fewer samples"),
+        ):
+            patched.setattr(f"foreload.bench.curves.{name}", refuse)
+            commands.plan("1000")
 
 
 @pytest.mark.sampled(2)

@@ -25,6 +25,7 @@ __all__ = [
     "room_on_disk",
     "typed",
     "whole",
+    "within_memory",
     "write_result",
 ]
 
@@ -41,6 +42,15 @@ def given(name: str = "") -> Iterator[None]:
         # (The folder of a dataset is its argument `data_path`, which nobody typed here.)
         text = str(error).removeprefix("data_path: ")
         raise typer.BadParameter(f"{name}: {text}" if name else text) from None
+
+
+@contextmanager
+def within_memory(remedy: str) -> Iterator[None]:
+    """Say what to do where the block runs out of memory."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MemoryError(f"{error}; {remedy}") from None
 
 
 @contextmanager

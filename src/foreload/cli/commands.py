@@ -23,6 +23,7 @@ from foreload.cli.arguments import (
     room_on_disk,
     typed,
     whole,
+    within_memory,
     write_result,
 )
 from foreload.cli.profile.command import EXAMPLES, profile
@@ -180,9 +181,10 @@ def plan(
     if count < ranks:
         raise typer.BadParameter(f"--ranks must be at most the number of samples, {count}, got {ranks}")
     sizes = budgets(budget, int(samples.sizes.sum()), bytes_known=samples.known)
-    known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
-    with Progress("plans", len(sizes) * len(POLICIES)) as progress:
-        points = curves.curves(samples, known, sizes, progress.advance)
+    with within_memory("plan for fewer samples, or with fewer --epochs: hit rates depend on the cache's share"):
+        known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
+        with Progress("plans", len(sizes) * len(POLICIES)) as progress:
+            points = curves.curves(samples, known, sizes, progress.advance)
     _console().print(curves.table(points, samples))
     about = {"what": what, "samples": count, "order": order, "epochs": epochs, "ranks": ranks, "seed": seed}
     write_result("json", json, curves.write_json, points, about)
@@ -293,7 +295,8 @@ def _samples(what: str, keep: str, ranks: int) -> Any:
     if what.isdigit():
         if not 1 <= int(what) <= 1 << 40:
             raise typer.BadParameter(f"DIR_OR_N must be at least 1 sample, at most {1 << 40:,}, got {what}")
-        return Samples.alike(int(what), ranks)
+        with within_memory("plan for fewer samples: hit rates depend on the share that the cache holds"):
+            return Samples.alike(int(what), ranks)
     if not Path(what).is_dir():
         raise typer.BadParameter(f"DIR_OR_N must be a folder of images or a number of samples, got {what!r}")
     with given("DIR_OR_N"):

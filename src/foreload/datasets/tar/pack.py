@@ -100,6 +100,8 @@ def pack(
     _check_apart(source, folder)
     listing = list_files(source, labels)
     _warn_of_strays(listing.paths)
+    if listing.classes and isinstance(source, (str, os.PathLike)):
+        _warn_of_left_out(Path(source))
     status = [os.stat(path) for path in listing.paths]
     sizes = np.array([one.st_size for one in status], np.int64)
     times = np.array([one.st_mtime_ns for one in status], np.int64)
@@ -174,6 +176,18 @@ def _warn_of_strays(paths: list[str]) -> None:
         warnings.warn(
             f"{len(strays)} of {len(paths)} files are no images, such as {strays[0]!r}: ImageDataset will not "
             "read this pack; move them away, or read it with TarDataset",
+            stacklevel=3,
+        )
+
+
+def _warn_of_left_out(root: Path) -> None:
+    """Warn of files beside class folders, which belong to no class."""
+    beside = sorted(entry.name for entry in os.scandir(root) if entry.name[0] != "." and entry.is_file())
+    if beside:
+        count = "file" if len(beside) == 1 else "files"
+        warnings.warn(
+            f"{len(beside)} {count} beside the class folders, such as {str(root / beside[0])!r}, not packed: only "
+            "files in class folders have a class; move them into one, or give labels= to pack all files",
             stacklevel=3,
         )
 
