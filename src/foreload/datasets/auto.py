@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Indices, check_regular_file, check_share, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset
@@ -196,7 +197,7 @@ class MemoryEfficientDataset(BaseDataset, NativeBatches):
         own = isinstance(self.dataset, BlockStorage)
         return self.dataset.storage_blocks(size) if own else super().storage_blocks(size)
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load several samples at once, if the dataset can and nothing is kept."""
         own = inherits(self, MemoryEfficientDataset, "__getitem__", "read", "prepare_sample", "finish_sample")

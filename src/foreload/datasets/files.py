@@ -16,6 +16,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate, pinned
 from foreload.batch.collated import Collated
 from foreload.batch.read import ReadAssembly, read_samples
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads
@@ -115,7 +116,7 @@ class FileDataset(DirectReads, BaseDataset, NativeBatches):
         rows = torch.from_numpy(memory).view(len(indices), int(self._sizes()[0]))
         return [rows, torch.from_numpy(self._targets[indices])] if self._labelled else rows
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Read the files of a batch, for a stock DataLoader; None if samples are loaded one by one."""
         return self._load_batch if self._native else None

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.collated import Collated
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import check_int, inherits
 from foreload.errors import warn_user
 from foreload.order.index import position_of
@@ -145,7 +146,7 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
         dataset, inner = self._where(index)
         return self.datasets[dataset][inner]
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Any:
         """Load several samples at once, each dataset's together.
 

@@ -15,6 +15,7 @@ from foreload import _native
 from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, is_default_collate
 from foreload.batch.containers import Container
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, Indices, check_bool, check_index, inherits
 from foreload.datasets.preload import preload
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, check_plain, row_bytes, without_rows
@@ -144,8 +145,12 @@ class CachedDataset(Dataset[Any], NativeBatches):
             index = check_index(index, self._rows.count)
         return self._rows.pack([field[index] for field in self._rows.fields], batch=False)
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+    @own_getitems
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]]:
         """Gather a batch, which ``default_collate`` passes through."""
+        return self._load_batch
+
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         if type(indices) is list and len(indices) == 1 and type(self) is CachedDataset:
             batch = self._rows.copy_one(indices[0])
             if batch is not None:

@@ -17,6 +17,7 @@ from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.store import SampleStore
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import check_regular_file, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.hdf5.bands import Bands
@@ -228,7 +229,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         names = ("__getitem__", "__getitems__", "prepare_sample", "finish_sample", "read")
         return self._is_tensors and inherits(self, HDF5Dataset, *names)
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load the rows of a batch, each chunk once; a stock DataLoader calls this, and has nothing to collate.
 

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import is_default_collate, pinned
 from foreload.batch.collated import Collated
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, check_index, inherits
 from foreload.datasets.images.transform import apply_transform, key_of_batch, key_of_loader, makes_samples
 from foreload.datasets.tensor_rows import from_array
@@ -83,7 +84,7 @@ class ImageArrayDataset(Dataset[tuple[Any, int]], NativeBatches, UserCode):
         pixels = np.ascontiguousarray(image.permute(1, 2, 0).numpy())
         return apply_transform(self.transform, pixels), int(self.targets[position])
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Transform the images of a batch; a stock DataLoader calls this and has nothing left to collate.
 

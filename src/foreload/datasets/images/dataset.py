@@ -17,6 +17,7 @@ from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import fingerprint_with, stamp
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, check_bool, check_callable, check_index, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files
@@ -221,7 +222,7 @@ class ImageDataset(
             return self._load_batch([position])[0]
         return self._sample(position, self._decode(position), int(self._targets[position]))
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[tuple[Any, ...]]] | None:
         """Load a batch, with nothing left to collate; None if Python transforms samples or a subclass loads."""
         own = inherits(self, ImageDataset, "__getitem__", "read_encoded", "prepare_sample", "finish_sample")

@@ -19,6 +19,7 @@ from foreload.batch.collated import Collated
 from foreload.batch.columns import ColumnAssembly
 from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.fingerprint import check_stamp, stamp
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, Indices, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import absolute, check_listable
@@ -124,7 +125,7 @@ class MDSDataset(BaseDataset, NativeBatches):
             verify(self._shards[shard], self._files[shard])
             self._verified[shard] = True
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load the samples of a batch, many at a time; None if a subclass loads them, or memory keeps them."""
         own = inherits(self, MDSDataset, "__getitem__", "prepare_sample", "read")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -14,6 +14,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.columns import ColumnAssembly
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, check_index, inherits
 from foreload.datasets.packing.masks import cu_seqlens
 from foreload.datasets.packing.pieces import Pieces, ranges
@@ -91,8 +92,12 @@ class PackedDataset(Dataset[dict[str, torch.Tensor]], NativeBatches):
         row = check_index(index, len(self.input_ids))
         return {name: values[0] for name, values in self._batch([row], Buffers()).items()}
 
-    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+    @own_getitems
+    def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]]:
         """Return a batch, which ``default_collate`` passes through; of a subclass's own rows, a list."""
+        return self._load_batch
+
+    def _load_batch(self, indices: Sequence[int]) -> Sequence[Any]:
         if not inherits(self, PackedDataset, "__getitem__"):
             return [self[index] for index in indices]
         return Collated(self._batch(indices, Buffers()), len(indices))

@@ -15,6 +15,7 @@ from foreload.batch.collated import Collated
 from foreload.batch.columns import ColumnAssembly
 from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.fingerprint import stamp
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import absolute, check_listable, sorted_files
@@ -231,7 +232,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
             return self._read_many(indices)
         return self._kept.load_many(indices, self._read_many)
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
         """Load the samples of a batch, each row group once; None if a subclass loads samples itself."""
         own = inherits(self, ParquetDataset, "__getitem__", "prepare_sample", "read")

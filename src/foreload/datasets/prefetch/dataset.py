@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
 from foreload._torch import wrapper_kind
 from foreload.batch.generators.keyed import loading
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Indices, check_bool, check_int, inherits
 from foreload.datasets.prefetch.read_ahead import ReadAhead, places
 from foreload.datasets.rows import gather_samples, is_in_memory
@@ -120,8 +121,12 @@ class AsyncPrefetchDataset(Dataset[Any], EpochListener):
             return self.dataset[index]
         return self._here().get(position, is_part=self._is_part())
 
-    def __getitems__(self, indices: Sequence[Any]) -> Sequence[Any]:
+    @own_getitems
+    def __getitems__(self) -> Callable[[Sequence[Any]], Sequence[Any]]:
         """Return the samples of a batch, loaded in parallel, or gathered if they are in memory."""
+        return self._load_batch
+
+    def _load_batch(self, indices: Sequence[Any]) -> Sequence[Any]:
         if not inherits(self, AsyncPrefetchDataset, "__getitem__"):
             return [self[index] for index in indices]
         gathered = gather_samples(self.dataset, indices)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Indices, check_index, inherits
 from foreload.datasets.stream import runs_of
 from foreload.options import Keep
@@ -65,7 +66,7 @@ class RayDataset(Dataset[Row], BlockStorage):
         """Load one row."""
         return self._load([index])[0]
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], list[Row]] | None:
         """Load several rows, those of a block together; None if a subclass loads rows itself."""
         return self._load if inherits(self, RayDataset, "__getitem__") else None

@@ -18,6 +18,7 @@ from foreload.batch.failure import remaining_positions
 from foreload.batch.generators.keyed import keyed_rows
 from foreload.batch.read import read_samples
 from foreload.cache.fingerprint import fingerprint_with
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, check_bool, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads
@@ -280,7 +281,7 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
             remaining_positions(sorted(failures.items()), numbers, "raise", [], self.shards.name)
         return [self._members.split(number, piece) for number, piece in zip(numbers, pieces, strict=True)]
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
         """Read the samples of a batch, many at a time; None if they are kept in memory one by one."""
         own = inherits(self, TarDataset, "__getitem__", "read", "prepare_sample")

@@ -13,6 +13,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.collated import Collated
 from foreload.batch.generators.keyed import loading, row_keys
+from foreload.cache.wrappers import own_getitems
 from foreload.checks import check_index, check_int, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch, TextSamples, note_text
@@ -167,7 +168,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
             return super().__getitem__(index)
         return TextAssembly(self, Buffers()).made([check_index(index, len(self.entries))]).sample(0)
 
-    @property
+    @own_getitems
     def __getitems__(self) -> Callable[[Sequence[int]], Sequence[Any]] | None:
         """Load the samples of a batch; if they are padded, a stock DataLoader has nothing left to collate.
 

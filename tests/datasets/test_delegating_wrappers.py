@@ -1,0 +1,66 @@
+"""Wrappers that hand on to a dataset what they lack have their own samples, in torch's loader too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+import foreload as fl
+from tests.datasets.every_dataset import COUNT, DATASETS, Make, write
+
+pytestmark = pytest.mark.filterwarnings("ignore:the cache keeps samples as")
+
+ROWS = TensorDataset(torch.arange(2.0 * COUNT).reshape(COUNT, 2), torch.arange(COUNT))
+
+
+class Wrapper(Dataset[Any]):
+    """Marks each sample; all else is the dataset's."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return "marked", self.dataset[index]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("every")
+    write(path)
+    return path
+
+
+ALL: dict[str, tuple[Any, Make]] = {
+    **DATASETS,
+    "cached": (fl.CachedDataset, lambda kind, folder: kind(ROWS)),
+    "prefetch": (fl.AsyncPrefetchDataset, lambda kind, folder: kind(ROWS)),
+    "mixture": (fl.Mixture, lambda kind, folder: kind([fl.CachedDataset(ROWS), ROWS])),
+    "packed": (fl.packing, lambda kind, folder: kind.pack_sequences([[1, 2, 3]] * COUNT, 4)),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_wrapper_is_not_passed_over(name: str, folder: Path) -> None:
+    kind, make = ALL[name]
+    dataset = make(kind, folder)
+    for wrapper in (Wrapper(dataset), Wrapper(Wrapper(dataset)), Subset(Wrapper(dataset), range(len(dataset)))):
+        for loader in (
+            TorchDataLoader(wrapper, batch_size=4),
+            fl.DataLoader(wrapper, batch_size=4),
+            fl.DataLoader(wrapper, batch_size=4, num_workers=0, cache="1MiB"),
+        ):
+            batch = next(iter(loader))
+            assert batch[0] == ["marked"] * 4 or batch[0] == ("marked",) * 4
