@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
 from foreload._torch import TorchDataLoader, index_sampler
-from foreload.epochs.stateful import StatefulSource
+from foreload.epochs.loader.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
 from foreload.order.shuffle import ShuffledStream

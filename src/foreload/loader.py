@@ -16,12 +16,12 @@ from foreload.cache.wrappers import root_of
 from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
-from foreload.epochs.loader_order import seeded_order
+from foreload.epochs.loader.order import seeded_order
+from foreload.epochs.loader.own_options import OwnOptions, check_sample_transform
 from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
 from foreload.order.ranks import rank_in
 from foreload.order.skip import Skip, check_skip
-from foreload.own_options import OwnOptions, check_sample_transform
 from foreload.protocol import LoaderDefaults
 from foreload.record.units import quantity
 from foreload.threads import are_over

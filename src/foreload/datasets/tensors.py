@@ -95,7 +95,8 @@ class CachedDataset(Dataset[Any], NativeBatches):
     """A dataset held once, in shared memory: samples are views, and a batch is one native gather.
 
     Fast in a stock DataLoader too: its ``__getitems__`` gathers the whole batch and ``default_collate`` passes
-    it through. Worker processes map the memory, they do not copy it.
+    it through. Worker processes map the memory, they do not copy it. Batches are copies; what changes a sample in
+    place changes the dataset, as with torch's ``TensorDataset``: clone it first.
 
     Args:
         data: a tensor, an ndarray, a (named) tuple or dict of them, all of one length; or a map-style dataset (any

@@ -14,7 +14,7 @@ from foreload._torch import draw_seed
 from foreload.batch.stream import written
 from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.checks import known_length
-from foreload.epochs.loader_order import OrderSpec
+from foreload.epochs.loader.order import OrderSpec
 from foreload.epochs.turn import Turn
 from foreload.order.batches import coming_draw, is_shared
 from foreload.order.epoch_order import EpochOrder

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from foreload._torch import item_sampler
 from foreload.epochs.cursor import Cursor, coming, description
-from foreload.epochs.loader_order import OrderSpec
+from foreload.epochs.loader.order import OrderSpec
 from foreload.order.batches import is_function, is_shared
 from foreload.order.generator_states import check_sampler_states, check_text
 from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state

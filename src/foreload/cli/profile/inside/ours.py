@@ -26,7 +26,7 @@ _MAX_RECORDING_SHARE = 0.01
 
 
 # The module that iterates loaders of its own to measure workers.
-_TRYING = "foreload.epochs.source"
+_TRYING = "foreload.epochs.loader.source"
 
 
 def patch_foreload(session: Session, module: Any) -> None:

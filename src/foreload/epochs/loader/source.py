@@ -19,7 +19,7 @@ from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor
-from foreload.epochs.loader_order import LoaderOrder, OrderSpec
+from foreload.epochs.loader.order import LoaderOrder, OrderSpec
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
 from foreload.options import WorkerKind

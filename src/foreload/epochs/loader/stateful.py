@@ -13,7 +13,8 @@ from torch.utils.data import DistributedSampler, IterableDataset
 from foreload._torch import index_sampler, item_sampler
 from foreload.checks import check_int, optional
 from foreload.epochs.base import Epoch
-from foreload.epochs.source import EpochSource
+from foreload.epochs.loader.own_options import is_own
+from foreload.epochs.loader.source import EpochSource
 from foreload.epochs.state import resume, save
 from foreload.errors import warn_user
 from foreload.order.lookahead import step_indices
@@ -22,7 +23,6 @@ from foreload.order.ranks import Router
 from foreload.order.resume import has_state
 from foreload.order.samplers import KeyedSampler, num_ranks
 from foreload.order.skip import Skip, check_skip, is_skip, left_out_of
-from foreload.own_options import is_own
 from foreload.record.recorder import Watch
 
 __all__ = ["StatefulSource"]
@@ -31,7 +31,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class StatefulSource(EpochSource[T_co]):
-    """An :class:`~foreload.epochs.source.EpochSource` whose position can be saved, and gone on from.
+    """An :class:`~foreload.epochs.loader.source.EpochSource` whose position can be saved, and gone on from.
 
     :class:`foreload.DataLoader` is derived from it.
     """

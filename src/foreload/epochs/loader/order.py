@@ -10,6 +10,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, 
 
 from foreload._torch import index_sampler, item_sampler
 from foreload.checks import is_instance
+from foreload.epochs.loader.own_options import WithOwnOptions
 from foreload.errors import warn_user
 from foreload.order.ahead import Lookahead
 from foreload.order.known import KNOWN_SAMPLERS
@@ -17,7 +18,6 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import first_value, present_rank
 from foreload.order.samplers import KeyedSampler, nested_samplers, num_ranks, rank_share
 from foreload.order.skip import Skip
-from foreload.own_options import WithOwnOptions
 from foreload.protocol import LoaderDefaults
 
 __all__ = ["LoaderOrder", "OrderSpec", "seeded_order"]

@@ -1,0 +1,1 @@
+"""The base classes of ``DataLoader``: its options, the order, what epochs are given, and its state."""
