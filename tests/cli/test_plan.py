@@ -122,7 +122,7 @@ def test_a_plan_that_memory_cannot_hold_says_what_to_do(monkeypatch: pytest.Monk
     for name in ("Samples.alike", "curves"):
         with (
             monkeypatch.context() as patched,
-            pytest.raises(MemoryError, match="8.00 TiB; plan for fewer samples"),
+            pytest.raises(MemoryError, match="TiB; plan for fewer samples"),
         ):
             patched.setattr(f"foreload.bench.curves.{name}", refuse)
             commands.plan("1000")
