@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import TensorDataset
+from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 
 import foreload as fl
 
@@ -157,6 +157,30 @@ def test_samples_are_views_and_a_custom_collate_sees_ordinary_ones() -> None:
         singles, batch_size=2, collate_fn=lambda samples: torch.utils.data.default_collate(list(samples))
     )
     assert torch.equal(next(iter(plain)), X[:2])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_sampler_may_be_the_sampler(num_workers: int) -> None:
+    rows = TensorDataset(X, Y)
+    sampler: Any = BatchSampler(SequentialSampler(rows), 6, False)
+    options: Any = {"sampler": sampler, "batch_size": None, "num_workers": num_workers}
+    expected = [
+        [part.tolist() for part in batch] for batch in TorchDataLoader(rows, sampler=sampler, batch_size=None)
+    ]
+    for make in (fl.DataLoader, TorchDataLoader):
+        assert [[part.tolist() for part in batch] for batch in make(fl.CachedDataset(rows), **options)] == expected
+
+
+@pytest.mark.parametrize(
+    "index",
+    [[1, -1], [], [True] + 19 * [False], torch.tensor([3, 3]), np.array([4, 5]), Y > 7, slice(2, 9, 3)],
+    ids=str,
+)
+def test_several_samples_are_indexed_as_those_of_a_tensor_dataset(index: Any) -> None:
+    expected = TensorDataset(X, Y)[index]
+    found = fl.CachedDataset((X, Y))[index]
+    assert [part.tolist() for part in found] == [part.tolist() for part in expected]
+    assert type(found) is type(expected)
 
 
 def test_a_map_style_dataset_is_preloaded() -> None:

@@ -141,8 +141,8 @@ class CachedDataset(Dataset[Any], NativeBatches):
         return self._rows.count
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample as views, no copy; for a slice, a batch of them."""
-        if not isinstance(index, slice):
+        """Return a sample as views, no copy; for a slice, a list or an array of indices, a batch of them."""
+        if not isinstance(index, (slice, list)) and not getattr(index, "ndim", 0):
             index = check_index(index, self._rows.count)
         return self._rows.pack([field[index] for field in self._rows.fields], batch=False)
 
