@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 
