@@ -24,11 +24,12 @@ from torch.utils.data import BatchSampler, ConcatDataset, StackDataset, Subset, 
 from torch.utils.data import DataLoader as TorchDataLoader  # as it was when foreload was imported
 from torch.utils.data import dataset as torch_dataset
 from torch.utils.data._utils import collate as torch_collate
-from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils import fetch, signal_handling
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 
 __all__ = [
+    "FETCH",
     "TorchDataLoader",
     "TorchIterator",
     "allow_child_processes",
@@ -65,11 +66,10 @@ __all__ = [
     "wrapper_kind",
 ]
 
-
 # The ``__torch_function__`` of a subclass of Tensor whose operations return plain tensors.
 plain_torch_function = torch._C._disabled_torch_function_impl
-
-
+# The code of torch's loader that loads a batch of a map-style dataset and collates it.
+FETCH = fetch._MapDatasetFetcher.fetch.__code__
 _WRAPPERS = (ConcatDataset, StackDataset, Subset, TensorDataset)
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, Subset, default_collate
 
 import foreload as fl
 from foreload.batch.collated import Collated
@@ -127,8 +127,7 @@ def test_collate_functions_see_what_they_see_in_torch(kind: str, collate: Any) -
     expected = batches(TorchDataLoader(Samples(lambda i: _cloned(samples[i])), **options))
     cached = fl.CachedDataset(samples)
     assert isinstance(cached.__getitems__([0, 1]), Collated)
-    # (In torch's loader, the samples are no list to those that ask: torch.stack() of them needs list(batch).)
-    for make in (fl.DataLoader,) if collate is stack else (fl.DataLoader, TorchDataLoader):
+    for make in (fl.DataLoader, TorchDataLoader):
         for _ in range(2):  # nothing that was changed is kept
             assert batches(make(cached, **options)) == expected
 
@@ -189,11 +188,17 @@ def ask_kind(batch: Any) -> Any:
 @pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 2, "workers": "threads"}], ids=str)
 @pytest.mark.parametrize("kind", ["cached", "array", "images", "text", "hdf5"])
 def test_collate_functions_get_a_list(kind: str, workers: Any, tmp_path: Path) -> None:
-    loader: Any = fl.DataLoader(_dataset(kind, tmp_path), batch_size=2, collate_fn=ask_kind, **workers)
-    given = list(loader)
-    assert [(is_list, count) for is_list, count, _ in given] == [(True, 2)] * 2
-    stock: Any = TorchDataLoader(_dataset(kind, tmp_path), batch_size=2)
-    assert [plain(batch) for *_, batch in given] == batches(stock)
+    dataset = _dataset(kind, tmp_path)
+    expected = batches(TorchDataLoader(dataset, batch_size=2))
+    stock = {"num_workers": workers["num_workers"]}
+    for part in (dataset, Subset(dataset, range(4)), Subset(Subset(dataset, range(4)), range(4))):
+        for loader in (
+            fl.DataLoader(part, batch_size=2, collate_fn=ask_kind, **workers),
+            TorchDataLoader(part, batch_size=2, collate_fn=ask_kind, **stock),
+        ):
+            given: Any = list(loader)
+            assert [(is_list, count) for is_list, count, _ in given] == [(True, 2)] * 2
+            assert [plain(batch) for *_, batch in given] == expected
 
 
 def _dataset(kind: str, folder: Path) -> Any:

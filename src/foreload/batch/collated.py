@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from typing import Any, SupportsIndex
+from types import FrameType
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 import torch
 from torch.utils.data._utils import collate as torch_collate
 
-from foreload._torch import plain_torch_function
+from foreload._torch import FETCH, plain_torch_function
 
-__all__ = ["Collated", "collate_collated", "marked"]
+__all__ = ["Collated", "collate_collated", "marked", "own_getitems"]
+
+T = TypeVar("T")
 
 
 class _TupleSample(tuple[Any, ...]):
@@ -166,6 +170,53 @@ class _Listed(list[Any]):
     def is_changed(self) -> bool:
         same = len(self) == len(self._listed) and all(map(operator.is_, self, self._listed))
         return not same or self.origin.is_changed()
+
+
+class own_getitems(Generic[T]):
+    """Make ``__getitems__`` a property, whose value depends on whose attribute it is asked for as.
+
+    A wrapper that hands on what it lacks, but has a ``__getitem__`` of its own, as for a transform, would have its
+    batches loaded past that: loaders, torch's too, look for ``__getitems__`` on the wrapper. So it is not found by
+    way of ``__getattr__``. For torch's loader with a ``collate_fn`` of the user's, the samples are in a list.
+
+    >>> class Ten:
+    ...     @own_getitems
+    ...     def __getitems__(self): return lambda indices: indices
+    >>> class Wrapper:
+    ...     def __getattr__(self, name): return getattr(Ten(), name)
+    >>> hasattr(Ten(), "__getitems__"), hasattr(Wrapper(), "__getitems__")
+    (True, False)
+    """
+
+    def __init__(self, find: Callable[[Any], T]) -> None:
+        self._find = find
+        self.__doc__ = find.__doc__
+
+    def __get__(self, dataset: Any, kind: type | None = None) -> T:
+        """Return what the decorated function returns; the property itself for a class."""
+        if dataset is None:
+            return self  # type: ignore[return-value]
+        caller = sys._getframe(1)
+        if caller.f_code.co_name in ("__getattr__", "__getattribute__"):
+            raise AttributeError(f"__getitems__ of {type(dataset).__name__} is not for its wrappers")
+        many: Any = self._find(dataset)
+        if many is not None and _is_for_own_collate(caller):
+            return functools.partial(_load_listed, many)  # type: ignore[return-value]
+        return many  # type: ignore[no-any-return]
+
+
+def _is_for_own_collate(caller: FrameType | None) -> bool:
+    """Whether torch's loader asks, maybe through a ``Subset``, which has a ``collate_fn`` of the user's."""
+    while caller is not None and caller.f_code.co_name == "__getitems__":
+        caller = caller.f_back
+    if caller is None or caller.f_code is not FETCH:
+        return False
+    return caller.f_locals["self"].collate_fn is not torch_collate.default_collate
+
+
+def _load_listed(many: Callable[[Any], Any], indices: Any) -> Any:
+    samples = many(indices)
+    return samples.listed() if isinstance(samples, Collated) else samples
 
 
 def _is_same(given: tuple[Any, Any]) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MemberDescriptorType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from torch.utils.data import StackDataset, Subset
@@ -15,18 +14,7 @@ from foreload._torch import wrapper_kind
 from foreload.checks import optional
 from foreload.order.index import row_numbers
 
-__all__ = [
-    "Places",
-    "draws_together",
-    "loads_together",
-    "own_getitems",
-    "places_of",
-    "root_of",
-    "told_apart",
-    "unwrap",
-]
-
-T = TypeVar("T")
+__all__ = ["Places", "draws_together", "loads_together", "places_of", "root_of", "told_apart", "unwrap"]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -92,34 +80,6 @@ def loads_together(dataset: Any, *, by_part: bool = False) -> bool:
         parts = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
         return (by_part and len(parts) > 1) or any(map(loads_together, parts))
     return callable(getattr(dataset, "__getitems__", None))
-
-
-class own_getitems(Generic[T]):
-    """Make ``__getitems__`` a property that is not found by way of a wrapper's ``__getattr__``.
-
-    A wrapper that hands on what it lacks, but has a ``__getitem__`` of its own, as for a transform, would have its
-    batches loaded past that: loaders, torch's too, look for ``__getitems__`` on the wrapper.
-
-    >>> class Ten:
-    ...     @own_getitems
-    ...     def __getitems__(self): return lambda indices: indices
-    >>> class Wrapper:
-    ...     def __getattr__(self, name): return getattr(Ten(), name)
-    >>> hasattr(Ten(), "__getitems__"), hasattr(Wrapper(), "__getitems__")
-    (True, False)
-    """
-
-    def __init__(self, find: Callable[[Any], T]) -> None:
-        self._find = find
-        self.__doc__ = find.__doc__
-
-    def __get__(self, dataset: Any, kind: type | None = None) -> T:
-        """Return what the decorated function returns; the property itself for a class."""
-        if dataset is None:
-            return self  # type: ignore[return-value]
-        if sys._getframe(1).f_code.co_name in ("__getattr__", "__getattribute__"):
-            raise AttributeError(f"__getitems__ of {type(dataset).__name__} is not for its wrappers")
-        return self._find(dataset)
 
 
 def draws_together(dataset: Any) -> bool:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foreload.cache.wrappers import own_getitems
+from foreload.batch.collated import own_getitems
 from foreload.checks import Indices, check_regular_file, check_share, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.files import FileDataset

@@ -14,9 +14,8 @@ import torch
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate, pinned
-from foreload.batch.collated import Collated
+from foreload.batch.collated import Collated, own_getitems
 from foreload.batch.read import ReadAssembly, read_samples
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads

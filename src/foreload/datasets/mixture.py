@@ -12,8 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from foreload.batch.assembly import note_sample
-from foreload.batch.collated import Collated
-from foreload.cache.wrappers import own_getitems
+from foreload.batch.collated import Collated, own_getitems
 from foreload.checks import check_int, inherits
 from foreload.errors import warn_user
 from foreload.order.index import position_of

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from foreload import _native
 from foreload._torch import has_plain_tensors
 from foreload.batch.collate import MIN_LENT_BYTES, is_default_collate
+from foreload.batch.collated import own_getitems
 from foreload.batch.containers import Container
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, Indices, check_bool, check_index, inherits
 from foreload.datasets.preload import preload
 from foreload.datasets.tensor_rows import Rows, as_tensor, byte_rows, check_plain, row_bytes, without_rows

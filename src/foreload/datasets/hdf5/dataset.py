@@ -14,10 +14,9 @@ import torch
 
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
-from foreload.batch.collated import Collated
+from foreload.batch.collated import Collated, own_getitems
 from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.store import SampleStore
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import check_regular_file, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.hdf5.bands import Bands

@@ -11,8 +11,7 @@ from torch.utils.data import Dataset
 
 from foreload.batch.buffers import memory_for_a_batch
 from foreload.batch.collate import is_default_collate, pinned
-from foreload.batch.collated import Collated
-from foreload.cache.wrappers import own_getitems
+from foreload.batch.collated import Collated, own_getitems
 from foreload.checks import Array, check_index, inherits
 from foreload.datasets.images.transform import apply_transform, key_of_batch, key_of_loader, makes_samples
 from foreload.datasets.tensor_rows import from_array

@@ -14,10 +14,9 @@ from torch.utils.data import Dataset
 from foreload import _native, transforms
 from foreload.batch.buffers import Buffers, memory_for_a_batch
 from foreload.batch.collate import is_default_collate
-from foreload.batch.collated import Collated
+from foreload.batch.collated import Collated, own_getitems
 from foreload.batch.unfinished import UnfinishedBatches
 from foreload.cache.fingerprint import fingerprint_with, stamp
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, check_bool, check_callable, check_index, check_int, inherits
 from foreload.datasets.direct import DirectReads
 from foreload.datasets.folders import IMAGES, Labels, list_files

@@ -15,11 +15,10 @@ import torch
 from foreload import _native
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import is_default_collate
-from foreload.batch.collated import Collated
+from foreload.batch.collated import Collated, own_getitems
 from foreload.batch.columns import ColumnAssembly
 from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.fingerprint import check_stamp, stamp
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, Indices, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import absolute, check_listable

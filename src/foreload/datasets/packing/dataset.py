@@ -12,9 +12,8 @@ from torch.utils.data import Dataset
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
-from foreload.batch.collated import Collated
+from foreload.batch.collated import Collated, own_getitems
 from foreload.batch.columns import ColumnAssembly
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, check_index, inherits
 from foreload.datasets.packing.masks import cu_seqlens
 from foreload.datasets.packing.pieces import Pieces, ranges

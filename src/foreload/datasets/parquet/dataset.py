@@ -11,11 +11,10 @@ import numpy as np
 
 from foreload.batch.assembly import note_sample
 from foreload.batch.collate import is_default_collate
-from foreload.batch.collated import Collated
+from foreload.batch.collated import Collated, own_getitems
 from foreload.batch.columns import ColumnAssembly
 from foreload.batch.generators.keyed import keyed_rows
 from foreload.cache.fingerprint import stamp
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import absolute, check_listable, sorted_files

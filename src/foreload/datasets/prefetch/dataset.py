@@ -10,8 +10,8 @@ import numpy as np
 from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
 from foreload._torch import wrapper_kind
+from foreload.batch.collated import own_getitems
 from foreload.batch.generators.keyed import loading
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import Indices, check_bool, check_int, inherits
 from foreload.datasets.prefetch.read_ahead import ReadAhead, places
 from foreload.datasets.rows import gather_samples, is_in_memory

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from foreload.cache.wrappers import own_getitems
+from foreload.batch.collated import own_getitems
 from foreload.checks import Indices, check_index, inherits
 from foreload.datasets.stream import runs_of
 from foreload.options import Keep

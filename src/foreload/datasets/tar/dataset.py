@@ -14,11 +14,11 @@ import numpy as np
 
 from foreload import _native
 from foreload.batch.assembly import note_sample
+from foreload.batch.collated import own_getitems
 from foreload.batch.failure import remaining_positions
 from foreload.batch.generators.keyed import keyed_rows
 from foreload.batch.read import read_samples
 from foreload.cache.fingerprint import fingerprint_with
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import Array, check_bool, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads

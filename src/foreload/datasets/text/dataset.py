@@ -11,9 +11,8 @@ import numpy as np
 from foreload import _native
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
-from foreload.batch.collated import Collated
+from foreload.batch.collated import Collated, own_getitems
 from foreload.batch.generators.keyed import loading, row_keys
-from foreload.cache.wrappers import own_getitems
 from foreload.checks import check_index, check_int, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch, TextSamples, note_text
