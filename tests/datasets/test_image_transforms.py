@@ -141,10 +141,16 @@ def test_any_callable_is_a_transform(photos: Path) -> None:
         __module__ = "albumentations.core.composition"
 
         def __call__(self, *, image: np.ndarray) -> dict[str, Any]:
+            image[:2] = 7
             return {"image": image[:8, :8]}
 
-    images, _ = next(iter(fl.DataLoader(fl.ImageDataset(photos, transform=Compose()), batch_size=4)))
-    assert images.shape == (4, 8, 8, 3)
+    dataset = fl.ImageDataset(photos, transform=Compose())
+    for _ in range(2):
+        images, _ = next(iter(fl.DataLoader(dataset, batch_size=4)))
+        assert images.shape == (4, 8, 8, 3)
+        assert (images[:, :2] == 7).all()
+    dataset.transform = transforms.val(32)  # what is kept is as it was
+    assert torch.equal(dataset[0][0], fl.ImageDataset(photos, transform=transforms.val(32))[0][0])
 
 
 def test_default_transform_is_imagenets(photos: Path) -> None:

@@ -13,6 +13,8 @@ import foreload as fl
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+NOON = datetime.datetime(2020, 1, 1, 12)
+
 
 def written(folder: Path, *columns: Any) -> fl.ParquetDataset:
     for number, column in enumerate(columns):
@@ -60,6 +62,8 @@ def test_what_the_first_file_does_not_tell_the_next_one_does(
             pa.array([[("k", 7)]], pa.map_(pa.string(), pa.int64())),
         ),
         (pa.array([datetime.date(2020, 1, 2)]), pa.array([datetime.datetime(2020, 1, 2, 5)])),
+        (pa.array([NOON], pa.timestamp("us")), pa.array([NOON], pa.timestamp("us", "Europe/Berlin"))),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), pa.array([NOON], pa.timestamp("us"))),
         (pa.array([1]), pa.array(["x"])),
         (pa.array([1]), pa.array(["007"])),
         (pa.array([1], pa.int8()), pa.array([300])),

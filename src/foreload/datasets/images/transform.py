@@ -45,5 +45,6 @@ def apply_transform(transform: Any, array: Array, key: tuple[int, int] | None = 
     if isinstance(transform, ImageTransform):
         return transform_array(transform, array, key, index)
     if type(transform).__module__.partition(".")[0] == "albumentations":
-        return transform(image=array)["image"]
+        # (It takes arrays that it may write to; what is decoded may be kept for the next time.)
+        return transform(image=array if array.flags.writeable else array.copy())["image"]
     return transform(Image.fromarray(array))

@@ -322,7 +322,11 @@ class _Packing:
         try:
             tiled = _native.tile_jpeg(content)
         except DecodeError as error:
-            raise DecodeError(f"{path}: {error}; remove it, or pack without tiling") from error
+            tiled = b""
+            try:
+                decode_with_pillow(path, content)  # which reads much that is damaged
+            except DecodeError:
+                raise DecodeError(f"{path}: {error}; remove it, or pack without tiling") from error
         if not tiled:
             return content, False
         if self._verify:
