@@ -29,6 +29,7 @@ from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 
 __all__ = [
+    "COLLATE",
     "FETCH",
     "TorchDataLoader",
     "TorchIterator",
@@ -68,9 +69,8 @@ __all__ = [
 
 # The ``__torch_function__`` of a subclass of Tensor whose operations return plain tensors.
 plain_torch_function = torch._C._disabled_torch_function_impl
-# The code of torch's loader that loads a batch of a map-style dataset and collates it.
-FETCH = fetch._MapDatasetFetcher.fetch.__code__
-_WRAPPERS = (ConcatDataset, StackDataset, Subset, TensorDataset)
+# The code of torch's loader that loads a batch of a map-style dataset, and the code that collates one.
+FETCH, COLLATE = fetch._MapDatasetFetcher.fetch.__code__, torch_collate.collate.__code__
 
 
 def is_defined_in(module: ModuleType, function: Any) -> bool:
@@ -101,7 +101,7 @@ def wrapper_kind(dataset: Any) -> type | None:
     (True, None)
     """
     kind = type(dataset)
-    if kind not in _WRAPPERS or "__getitems__" in vars(dataset):
+    if kind not in (ConcatDataset, StackDataset, Subset, TensorDataset) or "__getitems__" in vars(dataset):
         return None
     one = kind.__getitem__
     many = getattr(kind, "__getitems__", one)

@@ -140,8 +140,8 @@ class DataLoader(AdaptableLoader[T_co]):
     ) -> None:
         origin = origin_of(num_workers, dataset, collate_fn)
         if origin is not None:
-            read = seed, cache, transform, device, device_transform, memory, workers
-            seed, cache, transform, device, device_transform, memory, workers = origin.options_for(*read)
+            read = seed, cache, transform, device, device_transform, memory, workers, skip
+            seed, cache, transform, device, device_transform, memory, workers, skip = origin.options_for(*read)
         num_workers, prefetch_factor = given_workers(num_workers, prefetch_factor)
         self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)
         self._foreload = OwnOptions(
@@ -168,7 +168,7 @@ class DataLoader(AdaptableLoader[T_co]):
         self._fl_errors, self._fl_restarts, self._begun, self._deepens = [], [], None, prefetch_factor is None
         self._fl_memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
         self._auto_workers, self._prefetch_given = num_workers == "auto", prefetch_factor is not None
-        self._set_skip(check_skip(skip, dataset))
+        self._take_skip(check_skip(skip, dataset))
         self._fl_reset()
         super().__init__(
             dataset,

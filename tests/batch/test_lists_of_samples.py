@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Subset, default_collate
 
 import foreload as fl
-from foreload.batch.collated import Collated
+from foreload.batch.collated import Collated, CollatedList
 
 Pair = namedtuple("Pair", ["x", "y"])
 ROWS = torch.arange(40.0).reshape(10, 4)
@@ -126,7 +127,7 @@ def test_collate_functions_see_what_they_see_in_torch(kind: str, collate: Any) -
     options: Any = {"batch_size": 5, "collate_fn": collate, "num_workers": 0}
     expected = batches(TorchDataLoader(Samples(lambda i: _cloned(samples[i])), **options))
     cached = fl.CachedDataset(samples)
-    assert isinstance(cached.__getitems__([0, 1]), Collated)
+    assert isinstance(cached.__getitems__([0, 1]), CollatedList)
     for make in (fl.DataLoader, TorchDataLoader):
         for _ in range(2):  # nothing that was changed is kept
             assert batches(make(cached, **options)) == expected
@@ -220,12 +221,57 @@ def _dataset(kind: str, folder: Path) -> Any:
     return fl.HDF5Dataset(folder / "rows.h5")
 
 
-def test_default_collate_returns_the_batch_that_was_assembled() -> None:
+def test_default_collate_returns_the_batch_that_was_assembled_once() -> None:
     batch = torch.zeros(3, 2)
     assert default_collate(Collated(batch, 3)) is batch
-    assert default_collate(Collated(batch, 3).listed()) is batch
+    listed = Collated(batch, 3).listed()
+    assert default_collate(listed) is batch
+    again = default_collate(listed)
+    assert again is not batch
+    again.add_(1)
+    assert not batch.any()
     pairs = {"x": batch}
-    assert default_collate(list(Collated(pairs, 3)))["x"] is not batch
-    listed = Collated(pairs, 3).listed()
-    assert [sample["x"].shape for sample in listed] == [(2,)] * 3
-    assert default_collate(listed) is pairs
+    assert default_collate(list(Collated(pairs, 3).listed()))["x"] is not batch
+    looked_at = Collated(pairs, 3).listed()
+    assert [sample["x"].shape for sample in looked_at] == [(2,)] * 3
+    assert default_collate(looked_at) is not pairs
+
+
+def change_shape(batch: Any) -> Any:
+    for sample in batch:
+        fields(sample)[0].unsqueeze_(0)
+    return default_collate(batch)
+
+
+def collate_twice(batch: Any) -> Any:
+    one, two = default_collate(batch), default_collate(batch)
+    fields(one)[0].add_(5)
+    return one, two
+
+
+def add_noise(batch: Any) -> Any:
+    one = default_collate(list(batch))
+    fields(one)[0].mul_(0.5)
+    return one, default_collate(batch)
+
+
+def keep(batch: Any) -> Any:
+    return batch
+
+
+def deep(batch: Any) -> Any:
+    return copy.deepcopy(batch), copy.copy(batch), batch + batch
+
+
+@pytest.mark.parametrize("collate", [change_shape, collate_twice, add_noise, keep, deep], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_what_collate_functions_do_later_does_not_show_elsewhere(kind: str, collate: Any) -> None:
+    samples = Samples(CONTAINERS[kind])
+    expected = batches(TorchDataLoader(Samples(lambda i: _cloned(samples[i])), batch_size=5, collate_fn=collate))
+    cached = fl.CachedDataset(samples)
+    for loader in (
+        fl.DataLoader(cached, batch_size=5, collate_fn=collate, num_workers=0),
+        fl.DataLoader(cached, batch_size=5, collate_fn=collate, num_workers=1),
+        TorchDataLoader(cached, batch_size=5, collate_fn=collate),
+    ):
+        assert batches(loader) == expected

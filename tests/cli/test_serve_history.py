@@ -312,6 +312,12 @@ def test_the_last_figures_of_a_program_that_ends_are_complete(folder: Path) -> N
     assert not list(folder.glob("foreload-*/*.sock"))
 
 
+def test_a_wrapper_of_a_loader_is_published_without_it(folder: Path) -> None:
+    loader = fl.DataLoader([1, 2, 3])
+    fl.export.publish(fl.PrefetchLoader(loader, device="cpu"), name="outer")
+    assert loader.published is None
+
+
 def test_recording_does_less_if_it_takes_longer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = fl.DataLoader([1, 2, 3]).publish()
     publisher = publishing._publisher

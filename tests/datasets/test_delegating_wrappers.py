@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,52 @@ class Wrapper(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return "marked", self.dataset[index]
+
+
+class ByLambda(Wrapper):
+    __getattr__ = lambda self, name: getattr(self.__dict__["dataset"], name)
+
+
+class ByHelper(Wrapper):
+    def __getattr__(self, name: str) -> Any:
+        return self._find(name)
+
+    def _find(self, name: str) -> Any:
+        return next(getattr(part, name) for part in (self.__dict__["dataset"],))
+
+
+class Tolerant(fl.TextDataset):
+    """Looks at its attributes by code of its own."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(name)
+
+
+class ByDecorated(Wrapper):
+    @functools.wraps(Wrapper.__getattr__)
+    def __getattr__(self, *name: str) -> Any:
+        return Wrapper.__getattr__(self, *name)
+
+
+@pytest.mark.parametrize("kind", [Wrapper, ByLambda, ByHelper, ByDecorated])
+def test_wrappers_of_any_form_are_not_passed_over(kind: Any) -> None:
+    wrapper = kind(fl.CachedDataset(ROWS))
+    for loader in (TorchDataLoader(wrapper, batch_size=4), fl.DataLoader(wrapper, batch_size=4)):
+        (marks, _) = next(iter(loader))
+        assert list(marks) == ["marked"] * 4
+
+
+def test_a_subclass_may_look_at_its_attributes_itself(folder: Path) -> None:
+    expected = next(iter(TorchDataLoader(fl.TextDataset(folder / "data.txt"), batch_size=4)))
+    for make in (TorchDataLoader, fl.DataLoader):
+        found = next(iter(make(Tolerant(folder / "data.txt"), batch_size=4)))
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_the_method_may_be_called_as_that_of_the_class() -> None:
+    dataset = fl.CachedDataset(ROWS)
+    samples: Any = fl.CachedDataset.__getitems__
+    assert [int(number) for _, number in samples(dataset, [3, 5])] == [3, 5]
 
 
 @pytest.fixture(scope="module")

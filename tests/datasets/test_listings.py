@@ -188,3 +188,15 @@ def test_labels_may_be_a_column_of_a_table(tmp_path: Path, kind: type[fl.ImageDa
         assert kind(kept["file"], labels=kept[column]).targets == [0, 1]
     with pytest.raises(TypeError, match="labels must be all int or all str, got 'dog' and"):
         kind(table["file"], labels=table["missing"])
+
+
+def test_files_beside_class_folders_are_warned_of(tmp_path: Path) -> None:
+    (tmp_path / "source" / "cat").mkdir(parents=True)
+    for name in ("cat/a.bin", "README", ".hidden"):
+        (tmp_path / "source" / name).write_bytes(b"1")
+    with pytest.warns(UserWarning, match=r"1 file beside the class folders, such as .*README', not packed"):
+        assert fl.pack(tmp_path / "source", tmp_path / "left").samples == 1
+    (tmp_path / "source" / "README").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fl.pack(tmp_path / "source", tmp_path / "whole").samples == 1

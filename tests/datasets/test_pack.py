@@ -8,7 +8,6 @@ import os
 import signal
 import tarfile
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -116,18 +115,6 @@ def test_a_file_between_images_is_warned_of(tmp_path: Path) -> None:
     (source / "cat" / "notes.txt").write_text("mine")
     with pytest.warns(UserWarning, match=r"1 of 4 files are no images, such as .*notes\.txt.*move them away"):
         pack(source, tmp_path / "mixed")
-
-
-def test_files_beside_class_folders_are_warned_of(tmp_path: Path) -> None:
-    (tmp_path / "source" / "cat").mkdir(parents=True)
-    for name in ("cat/a.bin", "README", ".hidden"):
-        (tmp_path / "source" / name).write_bytes(b"1")
-    with pytest.warns(UserWarning, match=r"1 file beside the class folders, such as .*README', not packed"):
-        assert pack(tmp_path / "source", tmp_path / "left").samples == 1
-    (tmp_path / "source" / "README").unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert pack(tmp_path / "source", tmp_path / "whole").samples == 1
 
 
 KILLED = "import sys; from foreload import pack; pack(sys.argv[1], sys.argv[2], shard_bytes=4000)"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, Sampler
 
 import foreload as fl
-from foreload.order.resume import Given, Start
+from foreload.order.resume import BatchBounds, Given, Start
 from tests.epochs.orders import ORDERS, SIZE, WORKERS, Numbers, Stream, cases, make, plain, saved
 from tests.pairwise import pairwise
 
@@ -301,7 +301,7 @@ def test_positions_are_those_of_a_list(rounds: list[tuple[int, set[int]]], each:
     left = list(range(700))  # as many as five rounds can take, and more
     taken: Counter[int] = Counter()
     for size, batches in rounds:
-        account = Given(given_before, size, each)
+        account = Given(given_before, BatchBounds(size), each)
         gone = set()
         for batch in batches:
             account.add(batch)

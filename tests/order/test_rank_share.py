@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, IterableDataset, RandomSampler, TensorDataset
 
 import foreload as fl
-from foreload.epochs import loader_order
+from foreload.epochs.loader import order as loader_order
 from foreload.order.ranks import Router, first_claim, own_process
 from foreload.order.samplers import KeyedSampler, global_batches
 from tests.order.plain import plain_order

@@ -34,7 +34,6 @@ OWN = {
     "restarts": 5,
     "recorder": print,
     "published": True,
-    "skip": 2,
     **dict.fromkeys(
         ("_close", "_count", "_epoch", "_errors", "_memory", "_reset", "_running", "_state", "_view"), 0
     ),
@@ -113,10 +112,33 @@ def test_a_derived_classs_attributes_hide_nothing_from_the_loader() -> None:
     loader = Loader()
     assert batches() == [[1, 2, 3, 4], [6, 7, 8], [9]]
     assert (loader.errors, loader.skip, loader.stats()["errors"]) == ("own", "own", 1)
-    loader.skip = [fl.Skip(samples=[1])]  # type: ignore[assignment]  # what can be the option is the option
+    given = [fl.Skip(samples=[1])]
+    loader.skip = given  # type: ignore[assignment]  # once there is a loader, this is its option
+    assert loader.skip is given
     assert batches() == [[0, 2, 3, 4], [6, 7, 8], [9]]
-    loader.skip = "own again"  # type: ignore[assignment]
-    assert batches() == [[0, 2, 3, 4], [6, 7, 8], [9]]
+    with pytest.raises(TypeError, match=r"skip must be a foreload\.Skip"):
+        loader.skip = [0, 1]  # type: ignore[assignment, list-item]
+
+
+def test_a_derived_class_may_empty_the_list_of_errors() -> None:
+    class Loader(fl.DataLoader[Any]):
+        pass
+
+    loader = Loader(Broken(), batch_size=4, num_workers=0, on_error="skip")
+    for _ in range(2):
+        loader.errors = []
+        assert len(list(loader)) == 3
+        assert [error.index for error in loader.errors] == [5]
+
+
+def test_a_method_of_a_derived_class_may_be_called_skip() -> None:
+    class Loader(fl.DataLoader[Any]):
+        def skip(self, count: int) -> int:  # type: ignore[override]
+            return count + 1
+
+    loader = Loader(Numbers(), batch_size=5, num_workers=0)
+    assert loader.skip(1) == 2
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
 def test_a_base_class_may_keep_that_a_class_was_derived_to_itself() -> None:

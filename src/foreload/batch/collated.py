@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import functools
-import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, Generic, SupportsIndex, TypeVar
 
 import torch
 from torch.utils.data._utils import collate as torch_collate
 
-from foreload._torch import FETCH, plain_torch_function
+from foreload._torch import COLLATE, FETCH, plain_torch_function
 
-__all__ = ["Collated", "collate_collated", "marked", "own_getitems"]
+__all__ = ["Collated", "CollatedList", "collate_collated", "marked", "own_getitems"]
 
 T = TypeVar("T")
 
@@ -45,12 +43,12 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-class Collated(MutableSequence[Any]):
-    """A batch that was assembled as a whole, presented as a list of samples.
+class Collated(Sequence[Any]):
+    """A batch that was assembled as a whole, presented as a sequence of samples.
 
-    ``__getitems__`` of a dataset returns it. ``default_collate`` recognises the type of the samples and returns
-    the batch as it is; any other code sees a list of ordinary samples, which are views of the batch. Once such
-    code has changed the list, or a dict or list among the samples, ``default_collate`` collates the samples.
+    ``__getitems__`` of a dataset returns it to foreload's code, and to torch's loader with ``default_collate``,
+    which recognises the type of the samples and returns the batch as it is. All others get a list; see
+    :meth:`listed`.
 
     Args:
         batch: a tensor, or a list or dict of them, with one row per sample.
@@ -63,9 +61,6 @@ class Collated(MutableSequence[Any]):
     (tensor([0., 0.]), 1)
     >>> torch.utils.data.default_collate(samples)[1]
     tensor([0, 1, 2])
-    >>> samples.reverse()
-    >>> torch.utils.data.default_collate(samples)[1]
-    tensor([2, 1, 0])
     """
 
     def __init__(
@@ -79,30 +74,17 @@ class Collated(MutableSequence[Any]):
         self.numbers = frozenset(numbers)
         self._make = make
         self._count = count
-        self._given: dict[int, tuple[Any, Any]] = {}  # samples that can be changed, and copies of them
-        self._changed: list[Any] | None = None  # all samples, once the list was changed
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return self._count if self._changed is None else len(self._changed)
+        return self._count
 
     def __getitem__(self, index: Any) -> Any:
         """Return one sample, or a list of them for a slice."""
-        if self._changed is not None:
-            return self._changed[index]
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._count))]
         if not -self._count <= index < self._count:
             raise IndexError(f"sample {index} is out of range for a batch of {self._count} samples")
-        place = operator.index(index) % self._count
-        if place in self._given:
-            return self._given[place][0]
-        sample = self._sample(place)
-        if isinstance(sample, (dict, list)):
-            self._given[place] = sample, copy.copy(sample)
-        return sample
-
-    def _sample(self, index: int) -> Any:
         if self._make is not None:
             fields = self.batch.values() if isinstance(self.batch, Mapping) else self.batch
             return self._make([rows[index] for rows in fields])
@@ -116,69 +98,98 @@ class Collated(MutableSequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the samples."""
-        return (self[i] for i in range(len(self))) if self._changed is None else iter(self._changed)
+        return (self[i] for i in range(self._count))
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        """Replace one sample, or those of a slice."""
-        self._own()[index] = value
-
-    def __delitem__(self, index: Any) -> None:
-        """Leave out one sample, or those of a slice."""
-        del self._own()[index]
-
-    def insert(self, index: int, value: Any) -> None:
-        """Put a sample before that of an index."""
-        self._own().insert(index, value)
-
-    def sort(self, *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> None:
-        """Sort the samples in place, as a list does."""
-        self._own().sort(key=key, reverse=reverse)
-
-    def copy(self) -> list[Any]:
-        """Return a list of the samples."""
-        return list(self)
-
-    def _own(self) -> list[Any]:
-        if self._changed is None:
-            self._changed = list(self)
-        return self._changed
+    @property
+    def is_plain(self) -> bool:
+        """Whether the samples are tensors, or plain tuples or dicts of them."""
+        return self._make is None and type(self.batch) in (torch.Tensor, list, dict)
 
     def listed(self) -> list[Any]:
-        """Return the samples as a list, for code that asks for one, which ``default_collate`` recognises too."""
-        return _Listed(self)
+        """Return the samples, which are views of the batch, in a list of ordinary containers.
 
-    def is_plain(self) -> bool:
-        """Whether the samples are those of the batch, in plain tuples or dicts if they are in containers."""
-        return self._make is None and type(self.batch) in (torch.Tensor, list, dict) and not self.is_changed()
+        As long as nobody has looked at them, ``default_collate`` returns the batch as it is.
 
-    def is_changed(self) -> bool:
-        """Whether samples, or the list of them, are no longer those of the batch."""
-        return self._changed is not None or not all(map(_is_same, self._given.values()))
+        >>> samples = Collated(torch.arange(4.0), 4).listed()
+        >>> samples.reverse(); torch.utils.data.default_collate(samples)
+        tensor([3., 2., 1., 0.])
+        """
+        if isinstance(self.batch, torch.Tensor) and self._make is None:
+            return CollatedList(self.batch.unbind(0), self.batch)
+        fields = self.batch.values() if isinstance(self.batch, Mapping) else self.batch
+        columns = [rows.tolist() if place in self.numbers else rows.unbind(0) for place, rows in enumerate(fields)]
+        rows = zip(*columns, strict=True)
+        if self._make is not None:
+            return CollatedList((_unmarked(self._make(list(row))) for row in rows), self.batch)
+        if isinstance(self.batch, dict):
+            return CollatedList((dict(zip(self.batch, row, strict=True)) for row in rows), self.batch)
+        return CollatedList(rows, self.batch)
 
 
-class _Listed(list[Any]):
-    # The samples of a Collated, as a list.
+class CollatedList(list[Any]):
+    """The samples of a batch that was assembled as a whole, which ``default_collate`` need not assemble again.
 
-    def __init__(self, origin: Collated) -> None:
-        super().__init__(origin)
-        self.origin = origin
-        self._listed = tuple(self)
+    Once code has looked at the samples, it may have changed them: then this is a list as any other. (If it looks
+    at them after it has got the batch, they are still views of that.)
+
+    Args:
+        samples: the samples.
+        batch: what ``default_collate`` returns of them.
+    """
+
+    def __init__(self, samples: Iterable[Any] = (), batch: Any = None) -> None:
+        super().__init__(samples)
+        self._batch = batch
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample; to torch's function that collates, a sign that this is a batch already."""
+        if self._batch is not None and sys._getframe(1).f_code is COLLATE:
+            return _WHOLE
+        self._batch = None
+        return super().__getitem__(index)
+
+    def take(self) -> Any:
+        """Return the batch, once: a second one must not share its memory. None if it may have been changed."""
+        batch, self._batch = self._batch, None
+        return batch
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        return list, (list(self),)  # for another process, which has no use for the batch besides
+        return list, (list(self),)
 
-    def is_changed(self) -> bool:
-        same = len(self) == len(self._listed) and all(map(operator.is_, self, self._listed))
-        return not same or self.origin.is_changed()
+
+def _looks_at(name: str) -> Callable[..., Any]:
+    method = getattr(list, name)
+
+    @functools.wraps(method)
+    def look(self: CollatedList, *args: Any, **kwargs: Any) -> Any:
+        self._batch = None
+        return method(self, *args, **kwargs)
+
+    return look
+
+
+for _name in (
+    *("__iter__", "__reversed__", "__setitem__", "__delitem__", "__iadd__", "__imul__", "__add__", "__mul__"),
+    *("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort"),
+):
+    setattr(CollatedList, _name, _looks_at(_name))
+
+
+class _Whole:
+    """Stands for the first sample of a batch that is there as a whole."""
+
+
+_WHOLE = _Whole()
 
 
 class own_getitems(Generic[T]):
-    """Make ``__getitems__`` a property, whose value depends on whose attribute it is asked for as.
+    """Make ``__getitems__`` a property, whose value depends on whose code asks for it.
 
-    A wrapper that hands on what it lacks, but has a ``__getitem__`` of its own, as for a transform, would have its
-    batches loaded past that: loaders, torch's too, look for ``__getitems__`` on the wrapper. So it is not found by
-    way of ``__getattr__``. For torch's loader with a ``collate_fn`` of the user's, the samples are in a list.
+    Code of the user's, and torch's loader with a ``collate_fn`` of the user's, get the samples in a list. It is
+    not found by way of a wrapper's ``__getattr__``: a wrapper that hands on what it lacks, but has a
+    ``__getitem__`` of its own, as for a transform, would have its batches loaded past that.
 
+    >>> __name__ = "example"  # not foreload's own code
     >>> class Ten:
     ...     @own_getitems
     ...     def __getitems__(self): return lambda indices: indices
@@ -196,22 +207,52 @@ class own_getitems(Generic[T]):
         """Return what the decorated function returns; the property itself for a class."""
         if dataset is None:
             return self  # type: ignore[return-value]
-        caller = sys._getframe(1)
-        if caller.f_code.co_name in ("__getattr__", "__getattribute__"):
+        caller: FrameType | None = sys._getframe(1)
+        while caller is not None and _is_subset(caller):
+            caller = caller.f_back
+        is_fetch = caller is not None and caller.f_code is FETCH
+        is_whole = _is_foreloads(caller)
+        if caller is not None and is_fetch:
+            is_whole = caller.f_locals["self"].collate_fn is torch_collate.default_collate
+        elif not is_whole and _is_handed_on(caller, dataset):
             raise AttributeError(f"__getitems__ of {type(dataset).__name__} is not for its wrappers")
         many: Any = self._find(dataset)
-        if many is not None and _is_for_own_collate(caller):
-            return functools.partial(_load_listed, many)  # type: ignore[return-value]
-        return many  # type: ignore[no-any-return]
+        if many is None or is_whole:
+            return many  # type: ignore[no-any-return]
+        return functools.partial(_load_listed, many)  # type: ignore[return-value]
+
+    def __call__(self, dataset: Any, indices: Any) -> Any:
+        """Load samples, where the method is called as that of a class."""
+        many: Any = self._find(dataset)
+        return _load_listed(many, indices)
 
 
-def _is_for_own_collate(caller: FrameType | None) -> bool:
-    """Whether torch's loader asks, maybe through a ``Subset``, which has a ``collate_fn`` of the user's."""
-    while caller is not None and caller.f_code.co_name == "__getitems__":
-        caller = caller.f_back
-    if caller is None or caller.f_code is not FETCH:
-        return False
-    return caller.f_locals["self"].collate_fn is not torch_collate.default_collate
+_HOOKS = ("__getattr__", "__getattribute__")
+
+
+def _is_subset(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "__getitems__" and _module(frame).startswith("torch.utils.data.")
+
+
+def _is_foreloads(frame: FrameType | None) -> bool:
+    return frame is not None and _module(frame).startswith("foreload.")
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _is_handed_on(frame: FrameType | None, dataset: Any) -> bool:
+    """Whether the ``__getattr__`` of another object asks, maybe by way of functions that it calls."""
+    while frame is not None and frame.f_code is not FETCH and not _is_foreloads(frame):
+        code = frame.f_code
+        owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        hooks = (getattr(type(owner), name, None) for name in _HOOKS)
+        is_hook = code.co_name in _HOOKS or any(getattr(hook, "__code__", None) is code for hook in hooks)
+        if is_hook and owner is not dataset:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _load_listed(many: Callable[[Any], Any], indices: Any) -> Any:
@@ -219,18 +260,12 @@ def _load_listed(many: Callable[[Any], Any], indices: Any) -> Any:
     return samples.listed() if isinstance(samples, Collated) else samples
 
 
-def _is_same(given: tuple[Any, Any]) -> bool:
-    # By identity: tensors are compared by their elements, and views of the batch that are changed change it.
-    now, before = given
-    if isinstance(now, dict):
-        return list(now) == list(before) and all(map(operator.is_, now.values(), before.values()))
-    return len(now) == len(before) and all(map(operator.is_, now, before))
-
-
 def collate_collated(batch: Any, *, collate_fn_map: Any = None) -> Any:
-    """Return the batch of a :class:`Collated` as it was assembled; collate all else as torch does."""
-    if isinstance(batch, (Collated, _Listed)) and not batch.is_changed():
-        return (batch if isinstance(batch, Collated) else batch.origin).batch
+    """Return a batch that was assembled as a whole; collate other lists of its samples as torch does."""
+    if isinstance(batch, Collated):
+        return batch.batch
+    if isinstance(batch, CollatedList) and (whole := batch.take()) is not None:
+        return whole
     return torch_collate.collate(list(map(_unmarked, batch)), collate_fn_map=collate_fn_map)
 
 
@@ -245,7 +280,7 @@ def _unmarked(sample: Any) -> Any:
 
 # Torch's documented way to teach default_collate a type.
 torch_collate.default_collate_fn_map.update(
-    dict.fromkeys((_TupleSample, _DictSample, _ListSample, _TensorSample), collate_collated)
+    dict.fromkeys((_TupleSample, _DictSample, _ListSample, _TensorSample, _Whole), collate_collated)
 )
 
 

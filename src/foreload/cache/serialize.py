@@ -31,6 +31,7 @@ class SamplePickler(pickle.Pickler):
         super().__init__(*arguments, **options)
         self._sample = sample
         self._first: dict[int, torch.Tensor] = {}  # over each storage that is taken as a whole
+        self._wholes: dict[int, torch.Tensor] | None = None
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is torch.Tensor and _plain(value):
@@ -85,12 +86,14 @@ class SamplePickler(pickle.Pickler):
 
     def _whole_over(self, address: int) -> torch.Tensor | None:
         """Return a tensor of the sample that takes up the whole storage at ``address``, if there is one."""
-        for tensor in tensors(self._sample):
-            if type(tensor) is torch.Tensor and _plain(tensor):
-                storage = tensor.untyped_storage()
-                if storage.data_ptr() == address and storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
-                    return tensor
-        return None
+        if self._wholes is None:  # looked for once: there may be as many as samples in a batch
+            self._wholes = {}
+            for tensor in tensors(self._sample):
+                if type(tensor) is torch.Tensor and _plain(tensor):
+                    storage = tensor.untyped_storage()
+                    if storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
+                        self._wholes.setdefault(storage.data_ptr(), tensor)
+        return self._wholes.get(address)
 
 
 def _loses_attributes(array: Array) -> bool:

@@ -46,11 +46,11 @@ def given(name: str = "") -> Iterator[None]:
 
 @contextmanager
 def within_memory(remedy: str) -> Iterator[None]:
-    """Say what to do where the block runs out of memory."""
+    """Say what to do if the block runs out of memory."""
     try:
         yield
     except MemoryError as error:
-        raise MemoryError(f"{error}; {remedy}") from None
+        raise MemoryError(f"{str(error) or 'out of memory'}; {remedy}") from None
 
 
 @contextmanager

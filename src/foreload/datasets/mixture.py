@@ -212,7 +212,7 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
 
 def _joined(loaded: Sequence[Any], back: np.ndarray[Any, Any]) -> Collated | None:
     """Join the batches of several datasets, in another order; None if they are not alike."""
-    if not all(isinstance(part, Collated) and part.is_plain() for part in loaded):
+    if not all(isinstance(part, Collated) and part.is_plain for part in loaded):
         return None
     batches = [part.batch for part in loaded]
     tables = [_fields(batch) for batch in batches]

@@ -216,7 +216,7 @@ class Epoch(_TorchNames, Iterator[Any]):
         order.plan()
         self._order_loop.mark()
         indices = next(order)
-        self._order_loop.ordered(count(indices) + order.ready * order.size)
+        self._order_loop.ordered(count(indices) + order.ready * order.bounds.size)
         return indices
 
     def count_at_consumer(self) -> Watch:

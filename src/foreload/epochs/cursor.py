@@ -23,7 +23,7 @@ from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.mosaic import is_streaming
 from foreload.order.ranks import Router
-from foreload.order.resume import AFTER_LEFT, BEGINNING, Given, Start, has_state
+from foreload.order.resume import AFTER_LEFT, BEGINNING, BatchBounds, Given, Start, has_state
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import left_out_of
 
@@ -107,11 +107,10 @@ class Cursor:
             number=epoch,
             lookahead=spec.lookahead,
         )
-        size = 1 if is_stream else self.order.size
+        self._bounds = BatchBounds(1) if is_stream else self.order.bounds
         # (With a batch sampler of the user's, positions are batches.)
         total = None if spec.batch_size is None and spec.batched else spec.positions
-        self._positions_each = size * self.order.each
-        own = self._given = Given(start, size, self.order.each, self.order.left_out, total)
+        own = self._given = Given(start, self._bounds, self.order.each, self.order.left_out, total)
         self.order.follow(lambda: own.first)
         self.mark_delivered: Callable[[int], None] = self._given.add
         self.is_seeded = spec.seed is not None
@@ -189,7 +188,7 @@ class Cursor:
     @property
     def num_over(self) -> int:
         """The batches of the epoch that are over: delivered, in an earlier run too, or left out."""
-        return -(-self._given.count // self._positions_each)
+        return self._bounds.batches(-(-self._given.count // self.order.each))
 
     def restore(self, restore: Callable[[], T]) -> T:
         """Restore the state of a dataset that the calling thread loads from, and return what ``restore`` returns.

@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from foreload.epochs.loader.own_options import WithOwnOptions
 from foreload.export.document import FORMAT, PublishedLoader, document, snapshot
 
 __all__ = ["FORMAT", "publish", "renew", "runtime_folder", "snapshot"]
@@ -77,8 +78,8 @@ def publish(loader: L, *, name: str | None = None) -> L:
     except OSError as error:
         published = None
         warnings.warn(f"foreload serve cannot see this loader: {error}", RuntimeWarning, stacklevel=2)
-    if callable(mark := getattr(loader, "mark_published", None)):
-        mark(published)  # is pickled with it; see renew()
+    if isinstance(loader, WithOwnOptions):
+        WithOwnOptions.mark_published(loader, published)  # is pickled with it; see renew()
     return loader
 
 

@@ -11,12 +11,12 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from foreload._torch import draw_seed, item_sampler
-from foreload.checks import Array, Indices
+from foreload.checks import Indices
 from foreload.order.generator_states import generator_text, kept_generators, own_generator, sampler_states
 from foreload.order.observed import observed_blocks
 from foreload.order.randomized.blocks import RandomBlocks
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, Ranges, Start, has_state, merged, state_of
+from foreload.order.resume import BEGINNING, BatchBounds, Ranges, Start, has_state, merged, state_of
 from foreload.order.sampler_batches import SamplerBatches
 from foreload.order.samplers import (
     BLOCK,
@@ -27,7 +27,7 @@ from foreload.order.samplers import (
     num_ranks,
     rank_blocks,
 )
-from foreload.order.skip import LeftOut
+from foreload.order.skip import LeftOut, remaining_blocks
 from foreload.protocol import ArraySampler, OrderBlocks
 
 __all__ = ["ArrayBatches", "ArraySamples", "batches", "coming_draw", "is_function", "is_shared"]
@@ -70,13 +70,13 @@ def batches(
         blocks = _rank_blocks(inner, start, skip, left_out)
     elif is_shared(sampler):
         blocks = _blocks(inner, start)
-        blocks = None if blocks is None else _remaining(blocks, start, skip, left_out)
+        blocks = None if blocks is None else remaining_blocks(blocks, start, skip, left_out)
     if blocks is None:
         return SamplerBatches(sampler, start, skip, left_out)
     if not is_batched:
         return ArraySamples(blocks)
     shared = getattr(inner, "generator", None) is not None
-    return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared)
+    return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared, sampler=sampler)
 
 
 def is_function(sampler: Any) -> bool:
@@ -146,20 +146,29 @@ def _coming_state(
 class ArrayBatches(Iterator[Indices]):
     """Batches cut from blocks of indices.
 
+    Args:
+        blocks: the blocks.
+        size: samples per batch.
+        drop_last: whether a smaller last batch is left out.
+        shared: see the attribute.
+        sampler: has ``batch_size``, which may change within the epoch, as far as torch looks at it then.
+
     Attributes:
         shared: whether a draw changes a generator of the user's, who may read it or draw from it.
-        size: samples per batch.
+        bounds: where batches begin.
         each: positions of the whole order per sample: the number of ranks that share it.
     """
 
-    def __init__(self, blocks: OrderBlocks, size: int, drop_last: bool, *, shared: bool) -> None:
+    def __init__(
+        self, blocks: OrderBlocks, size: int, drop_last: bool, *, shared: bool, sampler: BatchSampler | None = None
+    ) -> None:
         self.shared = shared
-        self.size = size
+        self.bounds = BatchBounds(size)
         self.each = blocks.each
         self._source = blocks
         self._drop_last = drop_last
         self._ready = [0]
-        self._batches = _cut(blocks, size, drop_last, self._ready)
+        self._batches = _cut(blocks, self.bounds, drop_last, self._ready, sampler)
 
     @property
     def ready(self) -> int:
@@ -177,30 +186,36 @@ class ArrayBatches(Iterator[Indices]):
 
     def peek(self) -> Indices:
         """Return all samples of the batches to come, without consuming them; before the first batch only."""
-        samples = self._source.peek()
-        return samples[: len(samples) // self.size * self.size] if self._drop_last else samples
+        samples, size = self._source.peek(), self.bounds.size
+        return samples[: len(samples) // size * size] if self._drop_last else samples
 
     def state(self, batches: int) -> Any:
         """Return what the order can be drawn from again."""
         return self._source.drawn
 
 
-def _cut(blocks: Iterator[Indices], size: int, drop_last: bool, ready: list[int]) -> Iterator[Indices]:
+def _cut(
+    blocks: Iterator[Indices], bounds: BatchBounds, drop_last: bool, ready: list[int], sampler: BatchSampler | None
+) -> Iterator[Indices]:
     """Yield batches, and keep in ``ready`` how many can be cut without drawing another block.
 
     Not a method: it and its object would keep each other, and a left epoch's order, until the garbage collector
     runs.
     """
     parts: list[Indices] = []
-    missing = size
+    watched = None if drop_last else sampler  # whose size torch looks at for each batch
+    size = missing = bounds.look(watched, 0)
+    number = 0
     for block in blocks:
         start = 0
-        while len(block) - start >= missing:
+        while len(block) - start >= missing > 0:
             piece = block[start : start + missing]
             start += missing
             ready[0] = (len(block) - start) // size
+            number += 1
             yield np.concatenate([*parts, piece]) if parts else piece
-            parts, missing = [], size
+            parts = []
+            size = missing = bounds.look(watched, number)
         if start < len(block):
             parts.append(block[start:])
             missing -= len(block) - start
@@ -222,84 +237,6 @@ class ArraySamples(ArrayBatches):
     def draw(self) -> Callable[[], Any]:
         """What :func:`next` calls."""
         return self.__next__
-
-
-def _remaining(blocks: OrderBlocks, start: Start, skip: LeftOut | None, left_out: Ranges) -> OrderBlocks:
-    """Return blocks that begin where ``start`` says without what was delivered after that, or is left out."""
-    samples = None if skip is None or not skip.has_samples else skip
-    if samples is not None and blocks.each > 1:
-        raise ValueError(
-            "skip: samples cannot be left out of an order that ranks share evenly by dataset (MixtureSampler); "
-            "leave out steps"
-        )
-    begin, each = start.prefix, blocks.each
-    gaps = [span for span in [*start.given, *left_out] if span[1] > begin]
-    if any((place - begin) % each for first, end in gaps for place in (max(first, begin), end)):
-        raise ValueError(
-            f"what was delivered, or is left out, is not the same for each of the {each} ranks, which share the "
-            "order evenly by dataset (MixtureSampler): go on with as many ranks as before, and in_order=True"
-        )
-    # Counted in this rank's positions: all ranks have delivered, or leave out, the same rounds.
-    later = [
-        ((max(first, begin) - begin) // each, (end - begin) // each)
-        for first, end in [*start.given, *left_out]
-        if end > begin
-    ]
-    return _Remaining(blocks, later, samples, begin, left_out) if later or samples is not None else blocks
-
-
-class _Remaining:
-    """Blocks without some positions and samples.
-
-    Args:
-        blocks: the blocks.
-        given: the positions, counted from the beginning of the first block.
-        skip: the samples; None: no samples.
-        begin: the place of the first block in the whole order.
-        left_out: the list for the places of these samples, as far as blocks have been drawn.
-    """
-
-    def __init__(
-        self, blocks: OrderBlocks, given: Ranges, skip: LeftOut | None, begin: int, left_out: Ranges
-    ) -> None:
-        self.each = blocks.each
-        self._blocks = blocks
-        self._given = given
-        self._skip = skip
-        self._begin = begin
-        self._left_out = left_out
-        self._at = 0
-
-    @property
-    def drawn(self) -> Any:
-        """See :class:`~foreload.protocol.OrderBlocks`."""
-        return self._blocks.drawn
-
-    def __iter__(self) -> Iterator[Indices]:
-        return self
-
-    def __next__(self) -> Indices:
-        block = next(self._blocks)
-        keep = self._keep(len(block))
-        if self._skip is not None:
-            found = keep & self._skip.mask(block)
-            places = self._begin + self._at + np.flatnonzero(found)
-            self._left_out += [(place, place + 1) for place in places.tolist()]
-            keep &= ~found
-        self._at += len(block)
-        return block[keep]
-
-    def peek(self) -> Indices:
-        """Return all indices that are still to come, without consuming them."""
-        block = self._blocks.peek()
-        keep = self._keep(len(block))
-        return block[keep if self._skip is None else keep & ~self._skip.mask(block)]
-
-    def _keep(self, count: int) -> Array:
-        keep = np.ones(count, np.bool_)
-        for begin, end in self._given:
-            keep[max(0, begin - self._at) : max(0, end - self._at)] = False
-        return keep
 
 
 def _blocks(sampler: Any, start: Start) -> OrderBlocks | None:

@@ -13,7 +13,7 @@ from foreload.order.ahead import Lookahead
 from foreload.order.batches import ArrayBatches, batches
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.ranks import Router
-from foreload.order.resume import AFTER_LEFT, BEGINNING, Ranges, Start
+from foreload.order.resume import AFTER_LEFT, BEGINNING, BatchBounds, Ranges, Start
 from foreload.order.sampler_batches import SamplerBatches
 from foreload.order.skip import LeftOut
 
@@ -37,7 +37,7 @@ class EpochOrder(Iterator[Any]):
         item_sampler: the sampler of single samples within it.
         generator: as given.
         epoch: the sampler's epoch when this order was made; None if it has none.
-        size: positions of the order per batch.
+        bounds: where batches begin.
         each: positions of the order of all ranks per position of this rank's.
         is_array: whether batches of indices are arrays drawn by foreload, not by code of the user's.
         num_drawn: the batches drawn so far.
@@ -74,7 +74,7 @@ class EpochOrder(Iterator[Any]):
         self.present_skip = None if skip is None else skip(number if self.epoch is None else self.epoch)
         self._batches = batches(sampler, router, start, self.present_skip, self.left_out)
         self._draw = self._batches.draw
-        self.size: int = self._batches.size
+        self.bounds: BatchBounds = self._batches.bounds
         self.each: int = getattr(self._batches, "each", 1)
         self.is_array = type(self._batches) is ArrayBatches
         self._plan: Callable[[EpochOrder], None] | None = None

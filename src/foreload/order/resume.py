@@ -76,26 +76,71 @@ def merged(ranges: Ranges) -> Ranges:
     return result
 
 
+class BatchBounds:
+    """Where the batches of an order begin, also if their size changes on the way.
+
+    Args:
+        size: positions per batch.
+
+    >>> bounds = BatchBounds(2)
+    >>> bounds.change(3, 5); [bounds[batch] for batch in range(6)], bounds.batches(11), bounds.batches(12)
+    ([0, 2, 4, 6, 11, 16], 4, 5)
+    """
+
+    def __init__(self, size: int) -> None:
+        self._changes = [(0, 0, size)]  # batch, position, and size from there on
+
+    @property
+    def size(self) -> int:
+        """Positions per batch, at present."""
+        return self._changes[-1][2]
+
+    def look(self, sampler: Any, batch: int) -> int:
+        """Return the size of a batch: the ``batch_size`` that this sampler has now; None: it does not change."""
+        if sampler is not None and sampler.batch_size != self.size:
+            self.change(batch, sampler.batch_size)
+        return self.size
+
+    def change(self, batch: int, size: int) -> None:
+        """Note the size from a batch on that has not begun."""
+        self._changes.append((batch, self[batch], size))
+
+    def __getitem__(self, batch: int) -> int:
+        """Return the position at which a batch begins."""
+        first, at, size = next(change for change in reversed(self._changes) if change[0] <= batch)
+        return at + (batch - first) * size
+
+    def batches(self, positions: int) -> int:
+        """Return how many batches hold so many positions, the last maybe not full."""
+        first, at, size = next(change for change in reversed(self._changes) if change[1] <= positions)
+        return first - (at - positions) // size
+
+
 class Given:
     """The positions of an order that have been delivered.
 
     Args:
         start: what was delivered before.
-        size: positions per batch.
+        bounds: where batches begin.
         each: positions of the whole order per position: the number of ranks that share it.
         left_out: positions that are not delivered at all; the order may add to them as far as it has been drawn.
         total: the number of positions, if it is known.
 
-    >>> given = Given(Start([(0, 4), (6, 8)]), size=2)
+    >>> given = Given(Start([(0, 4), (6, 8)]), BatchBounds(2))
     >>> given.add(0); given.add(2); given.ranges()
     [(0, 8), (10, 12)]
     """
 
     def __init__(
-        self, start: Start, size: int, each: int = 1, left_out: Ranges | None = None, total: int | None = None
+        self,
+        start: Start,
+        bounds: BatchBounds,
+        each: int = 1,
+        left_out: Ranges | None = None,
+        total: int | None = None,
     ) -> None:
         self._start = start
-        self._size = size
+        self._bounds = bounds
         self._each = each
         self._left_out: Ranges = [] if left_out is None else left_out
         self._total = total
@@ -125,13 +170,13 @@ class Given:
         """The number of positions of :meth:`ranges`."""
         if self._later or self._start.given or self._left_out or self._total is None:
             return sum(end - begin for begin, end in self.ranges())
-        return min(self._batches * self._size * self._each, self._total)
+        return min(self._bounds[self._batches] * self._each, self._total)
 
     def ranges(self) -> Ranges:
         """Return all positions that were delivered, before the start too, and those left out between them."""
         spans = [
-            (0, self._batches * self._size),
-            *((k * self._size, (k + 1) * self._size) for k in [*self._later]),
+            (0, self._bounds[self._batches]),
+            *((self._bounds[k], self._bounds[k + 1]) for k in [*self._later]),
         ]  # another thread may add to it
         holes = merged([*self._start.given, *self._left_out])
         placed: Ranges = []

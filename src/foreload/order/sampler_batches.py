@@ -21,7 +21,7 @@ from foreload.order.generator_states import (
     set_sampler_states,
 )
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
-from foreload.order.resume import Ranges, Start, has_state, is_same_state, state_of
+from foreload.order.resume import BatchBounds, Ranges, Start, has_state, is_same_state, state_of
 from foreload.order.skip import LeftOut
 
 __all__ = ["SamplerBatches"]
@@ -43,7 +43,7 @@ class SamplerBatches(Iterator[Any]):
         left_out: positions that are left out, to which this adds.
 
     Attributes:
-        size: positions per batch: its samples, or 1 if the user's own sampler makes the batches.
+        bounds: where batches begin, in samples, or in batches if the user's own sampler makes them.
         ready: batches that can be had without drawing from the sampler: none.
         drew_seed: whether the sampler's generator is past the base seed that a loader draws from it too.
     """
@@ -53,7 +53,7 @@ class SamplerBatches(Iterator[Any]):
     def __init__(self, sampler: Any, start: Start, skip: LeftOut | None, left_out: Ranges) -> None:
         self._sampler = sampler
         self._cuts = type(sampler) is BatchSampler
-        self.size = sampler.batch_size if self._cuts else 1
+        self.bounds = BatchBounds(sampler.batch_size if self._cuts else 1)
         self._inner = sampler.sampler if self._cuts else sampler
         self._start = start
         self._skip = skip
@@ -261,8 +261,10 @@ class SamplerBatches(Iterator[Any]):
         """Return the indices of the next batch."""
         items = self._begin()
         if self._cuts:
-            batch = list(islice(items, self.size))
-            if not batch or (len(batch) < self.size and self._sampler.drop_last):
+            # Torch looks at the size for each batch, but not if it leaves out the last.
+            size = self.bounds.look(None if self._sampler.drop_last else self._sampler, self._asked)
+            batch = list(islice(items, size))
+            if not batch or (len(batch) < size and self._sampler.drop_last):
                 self._note(over=True)
                 raise StopIteration
         else:
@@ -272,7 +274,7 @@ class SamplerBatches(Iterator[Any]):
                 self._note(over=True)
                 raise
         self._asked += 1
-        self._note(over=self._cuts and len(batch) < self.size)
+        self._note(over=self._cuts and len(batch) < self.bounds.size)
         # As it is now: batches are asked for ahead, and the sampler may fill the same list for the next one.
         return iter(snapshot(list(batch))) if isinstance(batch, Iterator) else snapshot(batch)
 
@@ -317,7 +319,7 @@ class SamplerBatches(Iterator[Any]):
         indices = np.array(known, np.int64)
         if not self._cuts or not self._sampler.drop_last:
             return indices
-        return indices[: len(indices) // self.size * self.size]
+        return indices[: len(indices) // self.bounds.size * self.bounds.size]
 
     def _stays(self, position: int, index: Any) -> bool:
         if any(begin <= position < end for begin, end in self._taken):

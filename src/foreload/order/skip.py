@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch.utils.data import IterableDataset
 
 from foreload.checks import Array, Indices, check_int, known_length
 from foreload.errors import warn_user
-from foreload.order.resume import Ranges, merged
+from foreload.order.resume import Ranges, Start, merged
+from foreload.protocol import OrderBlocks
 
-__all__ = ["LeftOut", "Skip", "check_skip", "is_skip", "left_out_of"]
+__all__ = ["LeftOut", "Skip", "check_skip", "left_out_of", "remaining_blocks"]
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,6 @@ def _checked_samples(samples: Any) -> tuple[int, ...]:
     return tuple(check_int("Skip: samples", part, 0) for part in parts)
 
 
-def is_skip(value: Any) -> bool:
-    """Whether this can be the ``skip`` argument of a loader: a :class:`Skip`, a list of them, or None."""
-    parts = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-    return all(isinstance(part, Skip) for part in parts)
-
-
 def check_skip(skip: Any, dataset: Any) -> tuple[Skip, ...]:
     """Return the ``skip`` argument of a loader as a tuple.
 
@@ -87,9 +82,9 @@ def check_skip(skip: Any, dataset: Any) -> tuple[Skip, ...]:
         TypeError: it is no :class:`Skip`, nor a list of them.
         ValueError: samples of an iterable dataset are to be left out.
     """
-    if not is_skip(skip):
-        raise TypeError(f"skip must be a foreload.Skip or a list of them, got {skip!r}")
     parts: Any = () if skip is None else (skip,) if isinstance(skip, Skip) else skip
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, Skip) for part in parts):
+        raise TypeError(f"skip must be a foreload.Skip or a list of them, got {skip!r}")
     if isinstance(dataset, IterableDataset) and any(part.samples for part in parts):
         raise ValueError("skip: samples of an iterable dataset have no indices; leave out steps")
     last = max((sample for part in parts for sample in part.samples), default=-1)
@@ -180,3 +175,81 @@ def left_out_of(skip: Sequence[Skip], epoch: int, *, batched: bool = True) -> Le
                 steps += [(number, number + 1) for number in step]
     samples = np.array(sorted({index for part in here for index in part.samples}), np.int64)  # type: ignore[union-attr]
     return LeftOut(steps, samples, batched=batched) if steps or len(samples) else None
+
+
+def remaining_blocks(blocks: OrderBlocks, start: Start, skip: LeftOut | None, left_out: Ranges) -> OrderBlocks:
+    """Return blocks that begin where ``start`` says without what was delivered after that, or is left out."""
+    samples = None if skip is None or not skip.has_samples else skip
+    if samples is not None and blocks.each > 1:
+        raise ValueError(
+            "skip: samples cannot be left out of an order that ranks share evenly by dataset (MixtureSampler); "
+            "leave out steps"
+        )
+    begin, each = start.prefix, blocks.each
+    gaps = [span for span in [*start.given, *left_out] if span[1] > begin]
+    if any((place - begin) % each for first, end in gaps for place in (max(first, begin), end)):
+        raise ValueError(
+            f"what was delivered, or is left out, is not the same for each of the {each} ranks, which share the "
+            "order evenly by dataset (MixtureSampler): go on with as many ranks as before, and in_order=True"
+        )
+    # Counted in this rank's positions: all ranks have delivered, or leave out, the same rounds.
+    later = [
+        ((max(first, begin) - begin) // each, (end - begin) // each)
+        for first, end in [*start.given, *left_out]
+        if end > begin
+    ]
+    return _Remaining(blocks, later, samples, begin, left_out) if later or samples is not None else blocks
+
+
+class _Remaining:
+    """Blocks without some positions and samples.
+
+    Args:
+        blocks: the blocks.
+        given: the positions, counted from the beginning of the first block.
+        skip: the samples; None: no samples.
+        begin: the place of the first block in the whole order.
+        left_out: the list for the places of these samples, as far as blocks have been drawn.
+    """
+
+    def __init__(
+        self, blocks: OrderBlocks, given: Ranges, skip: LeftOut | None, begin: int, left_out: Ranges
+    ) -> None:
+        self.each = blocks.each
+        self._blocks = blocks
+        self._given = given
+        self._skip = skip
+        self._begin = begin
+        self._left_out = left_out
+        self._at = 0
+
+    @property
+    def drawn(self) -> Any:
+        """See :class:`~foreload.protocol.OrderBlocks`."""
+        return self._blocks.drawn
+
+    def __iter__(self) -> Iterator[Indices]:
+        return self
+
+    def __next__(self) -> Indices:
+        block = next(self._blocks)
+        keep = self._keep(len(block))
+        if self._skip is not None:
+            found = keep & self._skip.mask(block)
+            places = self._begin + self._at + np.flatnonzero(found)
+            self._left_out += [(place, place + 1) for place in places.tolist()]
+            keep &= ~found
+        self._at += len(block)
+        return block[keep]
+
+    def peek(self) -> Indices:
+        """Return all indices that are still to come, without consuming them."""
+        block = self._blocks.peek()
+        keep = self._keep(len(block))
+        return block[keep if self._skip is None else keep & ~self._skip.mask(block)]
+
+    def _keep(self, count: int) -> Array:
+        keep = np.ones(count, np.bool_)
+        for begin, end in self._given:
+            keep[max(0, begin - self._at) : max(0, end - self._at)] = False
+        return keep

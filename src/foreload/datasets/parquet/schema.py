@@ -84,7 +84,7 @@ def _is_value_lost(before: Any, after: Any) -> bool:
         return _count_infinite(after) > _count_infinite(before)
     are_times = is_a.is_timestamp(after.type) and is_a.is_timestamp(before.type)
     if are_times and (after.type.tz is None) != (before.type.tz is None):  # a clock's time is no moment
-        return len(before) > before.null_count
+        return bool(len(before) > before.null_count)
     # Arrow makes True of any number, nothing of words in a dictionary, a day of a time in it, and 7 of "007".
     may_lose = is_a.is_boolean(after.type) or is_a.is_null(after.type)
     is_text = is_a.is_string(before.type) or is_a.is_large_string(before.type)

@@ -100,7 +100,7 @@ def pack(
     _check_apart(source, folder)
     listing = list_files(source, labels)
     _warn_of_strays(listing.paths)
-    if listing.classes and isinstance(source, (str, os.PathLike)):
+    if labels is None and listing.classes and isinstance(source, (str, os.PathLike)):
         _warn_of_left_out(Path(source))
     status = [os.stat(path) for path in listing.paths]
     sizes = np.array([one.st_size for one in status], np.int64)
@@ -187,7 +187,7 @@ def _warn_of_left_out(root: Path) -> None:
         count = "file" if len(beside) == 1 else "files"
         warnings.warn(
             f"{len(beside)} {count} beside the class folders, such as {str(root / beside[0])!r}, not packed: only "
-            "files in class folders have a class; move them into one, or give labels= to pack all files",
+            "files in class folders have a class; move them into one",
             stacklevel=3,
         )
 

@@ -43,7 +43,7 @@ class OwnOptions:
     snapshot_every_n_steps: int
 
 
-_MAY_BE_READ = ("seed", "cache", "transform", "device", "device_transform", "memory", "workers")
+_MAY_BE_READ = ("seed", "cache", "transform", "device", "device_transform", "memory", "workers", "skip")
 _NAMES = tuple(field.name for field in fields(OwnOptions))
 
 
@@ -56,14 +56,21 @@ class Unlisted(Generic[T]):
     """An attribute that is not among ``vars(loader)`` by its name, but by that with ``_fl_`` before it.
 
     To build another loader, libraries (Ignite is one) take all that does not begin with ``_`` there for arguments
-    of the class. What a derived class sets under the name of the attribute is its own, as for options.
+    of the class. What a derived class sets under the name of the attribute is its own, as for options, before its
+    constructor calls the loader's, and after that if it is nothing that the loader could use.
 
-    >>> class Loader: errors: Unlisted[list[str]] = Unlisted()
+    Args:
+        kind: what the loader could use.
+
+    >>> class Loader: errors: Unlisted[list[str]] = Unlisted(list)
     >>> Loader.__module__, loader = "foreload.example", Loader()
     >>> loader.errors = ["lost"]
     >>> loader.errors, vars(loader)
     (['lost'], {'_fl_errors': ['lost']})
     """
+
+    def __init__(self, kind: type | None = None) -> None:
+        self._kind = kind
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -75,7 +82,11 @@ class Unlisted(Generic[T]):
         return value  # type: ignore[no-any-return]
 
     def __set__(self, instance: Any, value: T) -> None:
-        vars(instance)[f"_fl_{self._name}" if is_own(type(instance)) else self._name] = value
+        own, hidden = vars(instance), f"_fl_{self._name}"
+        is_used = self._kind is not None and hidden in own and isinstance(value, self._kind)
+        own[hidden if is_used or is_own(type(instance)) else self._name] = value
+        if is_used:
+            own.pop(self._name, None)
 
 
 class WithOwnOptions(TorchDataLoader[T_co]):
@@ -93,9 +104,9 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         published: the loader's name in ``foreload serve`` ("": its dataset's class); None: not published.
     """
 
-    errors: Unlisted[list[SampleError]] = Unlisted()
-    restarts: Unlisted[list[Restart]] = Unlisted()
-    recorder: Unlisted[Recorder] = Unlisted()
+    errors: Unlisted[list[SampleError]] = Unlisted(list)
+    restarts: Unlisted[list[Restart]] = Unlisted(list)
+    recorder: Unlisted[Recorder] = Unlisted(Recorder)
     published: Unlisted[str | None] = Unlisted()
     _fl_errors: list[SampleError]
     _fl_restarts: list[Restart]
@@ -154,11 +165,13 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         Where an attribute is a derived class's own, the option is returned in its place.
 
         Args:
-            read: ``seed``, ``cache``, ``transform``, ``device``, ``device_transform``, ``memory`` and ``workers``.
+            read: ``seed``, ``cache``, ``transform``, ``device``, ``device_transform``, ``memory``, ``workers`` and
+                ``skip``.
         """
         own = {} if is_own(type(self)) else vars(self)
+        options = {**vars(self.own_options()), "skip": self._fl_skip}
         return [
-            getattr(self._foreload, name) if name in own and own[name] is value else value
+            options[name] if name in own and own[name] is value else value
             for name, value in zip(_MAY_BE_READ, read, strict=True)
         ]
 

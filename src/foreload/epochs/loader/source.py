@@ -47,9 +47,6 @@ class EpochSource(LoaderOrder[T_co]):
 
     :class:`foreload.DataLoader` adds the arguments and the methods for users. The parts of an epoch get frozen
     specs, made for each epoch, since the attributes of a torch DataLoader may change between epochs.
-
-    Attributes:
-        recorder: records all epochs.
     """
 
     _fl_memory: MemoryBudget

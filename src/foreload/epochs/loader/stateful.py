@@ -22,7 +22,7 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.ranks import Router
 from foreload.order.resume import has_state
 from foreload.order.samplers import KeyedSampler, num_ranks
-from foreload.order.skip import Skip, check_skip, is_skip, left_out_of
+from foreload.order.skip import Skip, check_skip, left_out_of
 from foreload.record.recorder import Watch
 
 __all__ = ["StatefulSource"]
@@ -204,17 +204,18 @@ class StatefulSource(EpochSource[T_co]):
 
     @skip.setter
     def skip(self, skip: Skip | Sequence[Skip] | None) -> None:
-        if "_fl_skip" in vars(self) and (is_own(type(self)) or is_skip(skip)):
-            self._set_skip(check_skip(skip, self.dataset), is_given=True)
+        is_own_class = is_own(type(self))
+        if is_own_class or "_fl_skip" in vars(self):  # else it is a derived class's own, before the constructor
+            self._fl_skip = check_skip(skip, self.dataset)
             self._drop_begun()
-        else:  # a derived class's own
-            self.__dict__["skip"] = skip
+        self.__dict__["skip"] = self._fl_skip if is_own_class else skip
 
-    def _set_skip(self, skip: tuple[Skip, ...], *, is_given: bool = False) -> None:
+    def _take_skip(self, skip: tuple[Skip, ...]) -> None:
+        """Take the constructor's argument."""
         self._fl_skip = skip
         # Under its own name too: frameworks that build a loader like this one copy attributes that are arguments.
-        if is_given or is_own(type(self)) or "skip" not in vars(self):
-            self.__dict__["skip"] = skip
+        if type(self).skip is StatefulSource.skip:  # which is no method or property of a derived class
+            self.__dict__.setdefault("skip", skip)
 
     def indices(self, epoch: int, step: int) -> list[int]:
         """Return the samples of a batch of any epoch, past or future, without iterating: which were in step 1207?
