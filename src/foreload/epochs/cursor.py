@@ -205,6 +205,11 @@ class Cursor:
             draw_seed()
         return restored
 
+    @property
+    def _present_epoch(self) -> int | None:
+        is_torchs = type(self.order.item_sampler) is DistributedSampler and self._sampler_epoch is not None
+        return self.order.epoch if is_torchs else self._sampler_epoch
+
     def _left_out_steps(self, start: Start) -> Callable[[int], bool] | None:
         number = self.epoch if self._sampler_epoch is None else self._sampler_epoch
         left_out = left_out_of(self._spec.skip, number)
@@ -221,7 +226,7 @@ class Cursor:
         self._move_if_come()
         return {
             "epoch": self.epoch,
-            "sampler_epoch": self._sampler_epoch,
+            "sampler_epoch": self._present_epoch,
             "finished": False,
             "begun": True,
             "given": [list(span) for span in self._given.ranges()],

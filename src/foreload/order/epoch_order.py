@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import DistributedSampler
 
 from foreload._torch import item_sampler
 from foreload.checks import Indices
@@ -36,7 +37,7 @@ class EpochOrder(Iterator[Any]):
         sampler: as given.
         item_sampler: the sampler of single samples within it.
         generator: as given.
-        epoch: the sampler's epoch when this order was made; None if it has none.
+        epoch: the sampler's epoch when this order was made, or was first drawn from; None if it has none.
         bounds: where batches begin.
         each: positions of the order of all ranks per position of this rank's.
         is_array: whether batches of indices are arrays drawn by foreload, not by code of the user's.
@@ -71,9 +72,13 @@ class EpochOrder(Iterator[Any]):
         self.is_resumed = start.begun and start is not BEGINNING and start is not AFTER_LEFT
         self.skip = skip
         self.left_out: Ranges = []
-        self.present_skip = None if skip is None else skip(number if self.epoch is None else self.epoch)
-        self._batches = batches(sampler, router, start, self.present_skip, self.left_out)
+        present = number if self.epoch is None else self.epoch
+        self.present_skip = None if skip is None else skip(present)
+        self._batches: Any = batches(sampler, router, start, self.present_skip, self.left_out)
         self._draw = self._batches.draw
+        # Torch's looks at its epoch when the first batch is drawn. (An order that goes on has that of the state.)
+        is_torchs = type(self.item_sampler) is DistributedSampler
+        self._renewal = (router, start) if is_torchs and not self.is_resumed else None
         self.bounds: BatchBounds = self._batches.bounds
         self.each: int = getattr(self._batches, "each", 1)
         self.is_array = type(self._batches) is ArrayBatches
@@ -84,6 +89,19 @@ class EpochOrder(Iterator[Any]):
         if self._lookahead is not None:
             self._lookahead.begin(self.item_sampler)
         self.may_follow = self._lookahead is not None
+
+    def _renew(self) -> None:
+        """Begin with another epoch of the sampler if it has been set to one since."""
+        renewal, self._renewal = self._renewal, None
+        epoch: int = self.item_sampler.epoch
+        if renewal is None or epoch == self.epoch:
+            return
+        self.epoch = epoch
+        self.present_skip = None if self.skip is None else self.skip(epoch)
+        self.left_out.clear()
+        self._batches = batches(self.sampler, *renewal, self.present_skip, self.left_out)
+        self._draw = self._batches.draw
+        self.bounds.share(self._batches.bounds)
 
     def before_drawing(self, plan: Callable[[EpochOrder], None]) -> None:
         """Call ``plan`` right before the first indices are drawn; it may :meth:`peek`."""
@@ -97,6 +115,8 @@ class EpochOrder(Iterator[Any]):
 
     def __next__(self) -> Any:
         """Return the indices of the next batch."""
+        if self._renewal is not None:
+            self._renew()
         if self._plan is not None:
             self.plan()
         if self._lookahead is None:
@@ -115,6 +135,8 @@ class EpochOrder(Iterator[Any]):
     def foretell(self) -> Iterator[Any]:
         """Yield all batches to come; for a fork of the process, where nothing is planned with them."""
         self._plan = None
+        if self._renewal is not None:
+            self._renew()
         yield from self._batches
 
     def peek(self) -> Indices | None:

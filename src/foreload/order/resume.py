@@ -105,6 +105,10 @@ class BatchBounds:
         """Note the size from a batch on that has not begun."""
         self._changes.append((batch, self[batch], size))
 
+    def share(self, other: BatchBounds) -> None:
+        """Be what another one is, now and later."""
+        self._changes = other._changes
+
     def __getitem__(self, batch: int) -> int:
         """Return the position at which a batch begins."""
         first, at, size = next(change for change in reversed(self._changes) if change[0] <= batch)

@@ -1,0 +1,106 @@
+"""What a loop changes of a sampler after it has asked for an iterator shows as in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import foreload as fl
+
+SIZE = 40
+
+
+class Numbers(Dataset[int]):
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Own(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from reversed(range(SIZE))
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "sequential": lambda: SequentialSampler(range(SIZE)),
+    "random": lambda: RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(1)),
+    "distributed": lambda: DistributedSampler(Numbers(), num_replicas=2, rank=1),
+    "own": Own,
+}
+
+
+def ramp(loader: Any, sizes: dict[int, int]) -> list[Any]:
+    found = []
+    for step, batch in enumerate(loader):
+        found.append(batch.tolist())
+        if step in sizes:
+            loader.batch_sampler.batch_size = sizes[step]
+    return found
+
+
+@pytest.mark.parametrize("workers", [{"num_workers": 0}, {}, {"num_workers": 2, "workers": "processes"}], ids=str)
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_batch_size_may_change_within_an_epoch(name: str, drop_last: bool, workers: Any) -> None:
+    sizes = {1: 5, 3: 1, 6: 9}
+    batch_samplers = [BatchSampler(SAMPLERS[name](), 3, drop_last) for _ in range(2)]
+    stock = {"num_workers": workers.get("num_workers", 0)}
+    expected = TorchDataLoader(Numbers(), batch_sampler=batch_samplers[0], **stock)
+    found = fl.DataLoader(Numbers(), batch_sampler=batch_samplers[1], **workers)
+    for _ in range(2):
+        assert ramp(found, sizes) == ramp(expected, sizes)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_state_is_right_where_the_batch_size_has_changed(name: str, steps: int) -> None:
+    loader = fl.DataLoader(Numbers(), batch_sampler=BatchSampler(SAMPLERS[name](), 3, False), num_workers=0)
+    whole = [number for batch in loader for number in batch.tolist()]
+    loader = fl.DataLoader(Numbers(), batch_sampler=BatchSampler(SAMPLERS[name](), 3, False), num_workers=0)
+    taken: list[int] = []
+    for step, batch in enumerate(loader):
+        taken += batch.tolist()
+        if step + 1 == steps:
+            state = loader.state_dict()
+            break
+        loader.batch_sampler.batch_size = 2 + step  # type: ignore[union-attr]
+    again = fl.DataLoader(Numbers(), batch_sampler=BatchSampler(SAMPLERS[name](), 3, False), num_workers=0)
+    again.load_state_dict(state)
+    assert taken + [number for batch in again for number in batch.tolist()] == whole
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 0}, {}, {"num_workers": 0, "cache": "1MiB"}, {"num_workers": 1}], ids=str
+)
+def test_an_epoch_may_be_set_between_the_iterator_and_its_first_batch(options: Any) -> None:
+    def begin(make: Any, **how: Any) -> tuple[Any, Any]:
+        sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0, seed=4)
+        loader = make(Numbers(), batch_size=3, sampler=sampler, **how)
+        iterator = iter(loader)
+        sampler.set_epoch(5)
+        return loader, iterator
+
+    _, stock = begin(TorchDataLoader, num_workers=options.get("num_workers", 0))
+    expected = [batch.tolist() for batch in stock]
+    loader, iterator = begin(fl.DataLoader, **options)
+    first = [next(iterator).tolist() for _ in range(2)]
+    state = loader.state_dict()
+    assert first + [batch.tolist() for batch in iterator] == expected
+    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0, seed=4)
+    again = fl.DataLoader(Numbers(), batch_size=3, sampler=sampler, **options)
+    again.load_state_dict(state)
+    assert first + [batch.tolist() for batch in again] == expected
