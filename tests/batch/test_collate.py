@@ -6,10 +6,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import default_collate
 
+import foreload as fl
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import MIN_BORROWED_BYTES, collate_into, lending, stack
 
@@ -91,3 +94,29 @@ def test_a_batch_of_ordinary_tensors_lies_in_lent_memory() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns if it must resize what it writes to
         assert collate_into(buffers, is_required=True)(samples).data_ptr() == address
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (torch.ones(2), torch.full((2,), 1e300, dtype=torch.float64)),
+        (torch.ones(2, dtype=torch.float64), torch.ones(2)),
+        (torch.ones(2, dtype=torch.uint8), torch.full((2,), 300)),
+        (torch.ones(2, dtype=torch.uint8), torch.ones(2)),
+        (np.ones(2, np.float32), np.ones(2)),
+    ],
+    ids=["f32, f64", "f64, f32", "u8, i64", "u8, f32", "arrays"],
+)
+def test_tensors_of_several_types_are_cast_as_by_torchs_workers(first: Any, other: Any, num_workers: int) -> None:
+    """Threads load a list; torch's workers give a batch the type of its first sample."""
+
+    def batch(make: Any) -> Any:
+        loader = make([first, other], batch_size=2, num_workers=num_workers)
+        try:
+            (found,) = loader
+        except TypeError:
+            return TypeError
+        return found.dtype, found.tolist()
+
+    assert batch(fl.DataLoader) == batch(TorchDataLoader)

@@ -11,6 +11,7 @@ from torch.utils.data import (
     BatchSampler,
     Dataset,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -104,3 +105,27 @@ def test_an_epoch_may_be_set_between_the_iterator_and_its_first_batch(options: A
     again = fl.DataLoader(Numbers(), batch_size=3, sampler=sampler, **options)
     again.load_state_dict(state)
     assert first + [batch.tolist() for batch in again] == expected
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        worker = torch.utils.data.get_worker_info()
+        yield from range(30) if worker is None else range(worker.id, 30, worker.num_workers)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}],
+    ids=["no workers", "workers", "persistent workers"],
+)
+def test_the_batch_size_of_a_stream_may_change_between_epochs(options: Any) -> None:
+    def batches(loader: Any) -> list[Any]:
+        found = []
+        for size in (4, 2):
+            found.append([batch.tolist() for batch in loader])
+            loader.batch_sampler.batch_size = size
+        return [*found, [batch.tolist() for batch in loader]]
+
+    expected = batches(TorchDataLoader(Stream(), batch_size=3, **options))
+    assert batches(fl.DataLoader(Stream(), batch_size=3, workers="processes", **options)) == expected
+    assert batches(fl.DataLoader(Stream(), batch_size=3, workers="threads", **options)) == expected

@@ -165,6 +165,9 @@ def collate_into(buffers: BatchMemory, *, is_required: bool = False) -> Callable
         first = batch[0]
         is_left = type(first) is torch.Tensor and not is_required and _is_left_to_torch(batch, first)
         if is_left or not _are_ordinary(batch, first):
+            if _are_cast_by_workers(batch, first):
+                fresh = torch.empty((len(batch), *first.shape), dtype=first.dtype, device="cpu")
+                return torch.stack(list(batch), out=fresh)
             result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return result
         return _stacked(batch, first, buffers.take)
@@ -219,6 +222,13 @@ def _is_left_to_torch(batch: Sequence[torch.Tensor], first: torch.Tensor) -> boo
     """Whether torch stacks a batch faster. (In a worker, it would open a file for each.)"""
     is_small = first.numel() * first.element_size() * len(batch) < MIN_LENT_BYTES
     return is_small and torch.utils.data.get_worker_info() is None
+
+
+def _are_cast_by_workers(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
+    """Whether torch's workers give a batch the dtype of its first tensor; without them, all of them decide it."""
+    if torch.utils.data.get_worker_info() is None or set(map(type, batch)) != {torch.Tensor}:
+        return False
+    return {_kind(tensor)[:-1] for tensor in batch} == {(torch.strided, True, False, False)}
 
 
 def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:

@@ -80,7 +80,12 @@ class ProcessEpoch(PooledEpoch[W]):
         # Whether workers tell the state of their copy of the dataset.
         self._tells = self._is_stream or has_state(spec.dataset)
         snapshots = spec.snapshot_every if self._tells else None
-        self._begin = Begin(cursor.key, self._order.is_array, self._first, again=cursor.again, snapshots=snapshots)
+        self._begin = Begin(
+            *(cursor.key, self._order.is_array, self._first),
+            again=cursor.again,
+            snapshots=snapshots,
+            batch_size=spec.batches.batch_size,
+        )
         self._states: DatasetStates | None = None
         self._begin_workers()
         self._sampler_error: Exception | None = None

@@ -32,6 +32,7 @@ class Begin:
         progress: how far the worker's dataset had come before.
         again: whether that was the end of an epoch, and this is the next one.
         snapshots: the number of batches of all workers between two states of the dataset; None: it has no state.
+        batch_size: of a stream, which may have changed since the worker was started.
     """
 
     key: tuple[int, int]
@@ -40,6 +41,7 @@ class Begin:
     progress: Progress = BEGUN
     again: bool = False
     snapshots: int | None = None
+    batch_size: int | None = None
 
 
 @dataclass

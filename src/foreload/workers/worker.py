@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -176,7 +176,8 @@ class WorkerState:
             key = partial(KeyedGenerators(begin.key).key, self._worker) if task.spec.is_keyed else None
             if key is not None:
                 key()
-            stream = StreamBatches(task.spec, task.dataset, slots, begin.progress, again=begin.again, key=key)
+            spec = replace(task.spec, batch_size=begin.batch_size)
+            stream = StreamBatches(spec, task.dataset, slots, begin.progress, again=begin.again, key=key)
             self._source = stream
             self._batches = lambda _: (next(stream), stream.samples)
             return
