@@ -207,17 +207,11 @@ class own_getitems(Generic[T]):
         """Return what the decorated function returns; the property itself for a class."""
         if dataset is None:
             return self  # type: ignore[return-value]
-        caller: FrameType | None = sys._getframe(1)
-        while caller is not None and _is_subset(caller):
-            caller = caller.f_back
-        is_fetch = caller is not None and caller.f_code is FETCH
-        is_whole = _is_foreloads(caller)
-        if caller is not None and is_fetch:
-            is_whole = caller.f_locals["self"].collate_fn is torch_collate.default_collate
-        elif not is_whole and _is_handed_on(caller, dataset):
-            raise AttributeError(f"__getitems__ of {type(dataset).__name__} is not for its wrappers")
+        frame = sys._getframe(1)
+        is_loader = frame.f_code is FETCH or _is_foreloads(frame)
+        loader = frame if is_loader else _loader_behind(frame, dataset)
         many: Any = self._find(dataset)
-        if many is None or is_whole:
+        if many is None or (loader is not None and _takes_whole(loader)):
             return many  # type: ignore[no-any-return]
         return functools.partial(_load_listed, many)  # type: ignore[return-value]
 
@@ -230,29 +224,45 @@ class own_getitems(Generic[T]):
 _HOOKS = ("__getattr__", "__getattribute__")
 
 
-def _is_subset(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "__getitems__" and _module(frame).startswith("torch.utils.data.")
+def _loader_behind(caller: FrameType, dataset: Any) -> FrameType | None:
+    """Return the loader that asks for batches through torch's ``Subset``; None if code of the user's asks.
 
-
-def _is_foreloads(frame: FrameType | None) -> bool:
-    return frame is not None and _module(frame).startswith("foreload.")
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
-
-
-def _is_handed_on(frame: FrameType | None, dataset: Any) -> bool:
-    """Whether the ``__getattr__`` of another object asks, maybe by way of functions that it calls."""
+    Raises:
+        AttributeError: the ``__getattr__`` of another object asks, maybe by way of functions that it calls.
+    """
+    frame: FrameType | None = caller
+    while frame is not None and _is_subset(frame):
+        frame = frame.f_back
+    if frame is not None and (frame.f_code is FETCH or _is_foreloads(frame)):
+        return frame
     while frame is not None and frame.f_code is not FETCH and not _is_foreloads(frame):
         code = frame.f_code
         owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         hooks = (getattr(type(owner), name, None) for name in _HOOKS)
         is_hook = code.co_name in _HOOKS or any(getattr(hook, "__code__", None) is code for hook in hooks)
         if is_hook and owner is not dataset:
-            return True
+            raise AttributeError(f"__getitems__ of {type(dataset).__name__} is not for its wrappers")
         frame = frame.f_back
-    return False
+    return None
+
+
+def _takes_whole(loader: FrameType) -> bool:
+    """Whether it takes a batch that was assembled as a whole, without a look at its samples."""
+    if loader.f_code is not FETCH:
+        return True
+    return loader.f_locals["self"].collate_fn is torch_collate.default_collate
+
+
+def _is_subset(frame: FrameType) -> bool:
+    return frame.f_code.co_name == "__getitems__" and _module(frame).startswith("torch.utils.data.")
+
+
+def _is_foreloads(frame: FrameType) -> bool:
+    return _module(frame).startswith("foreload.")
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _load_listed(many: Callable[[Any], Any], indices: Any) -> Any:
