@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Subset, default_collate
+from torch.utils.data._utils import collate as torch_collate
 
 import foreload as fl
 from foreload.batch.collated import Collated, CollatedList
@@ -275,3 +276,22 @@ def test_what_collate_functions_do_later_does_not_show_elsewhere(kind: str, coll
         TorchDataLoader(cached, batch_size=5, collate_fn=collate),
     ):
         assert batches(loader) == expected
+
+
+def test_functions_for_types_of_the_users_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    def total(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return sum(tensor.sum().item() for tensor in batch)
+
+    def collate(batch: Any) -> Any:
+        return torch_collate.collate(batch, collate_fn_map={torch.Tensor: total})
+
+    samples = Samples(CONTAINERS["dict"])
+    options: Any = {"batch_size": 5, "num_workers": 0}
+    expected = batches(TorchDataLoader(samples, collate_fn=collate, **options))
+    cached = fl.CachedDataset(samples)
+    for make in (fl.DataLoader, TorchDataLoader):
+        assert batches(make(cached, collate_fn=collate, **options)) == expected
+    monkeypatch.setitem(torch_collate.default_collate_fn_map, torch.Tensor, total)
+    for function in (None, default_collate, lambda batch: default_collate(batch)):
+        for make in (fl.DataLoader, TorchDataLoader):
+            assert batches(make(cached, collate_fn=function, **options)) == expected

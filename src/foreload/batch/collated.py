@@ -11,7 +11,7 @@ from typing import Any, Generic, SupportsIndex, TypeVar
 import torch
 from torch.utils.data._utils import collate as torch_collate
 
-from foreload._torch import COLLATE, FETCH, plain_torch_function
+from foreload._torch import COLLATE, FETCH, is_defined_in, plain_torch_function
 
 __all__ = ["Collated", "CollatedList", "collate_collated", "marked", "own_getitems"]
 
@@ -143,9 +143,11 @@ class CollatedList(list[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """Return a sample; to torch's function that collates, a sign that this is a batch already."""
-        if self._batch is not None and sys._getframe(1).f_code is COLLATE:
-            return _WHOLE
-        self._batch = None
+        if self._batch is not None:
+            frame = sys._getframe(1)
+            if frame.f_code is COLLATE and _are_known(frame.f_locals["collate_fn_map"]):
+                return _WHOLE
+            self._batch = None
         return super().__getitem__(index)
 
     def take(self) -> Any:
@@ -173,6 +175,11 @@ for _name in (
     *("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort"),
 ):
     setattr(CollatedList, _name, _looks_at(_name))
+
+
+def _are_known(functions: Mapping[Any, Any] | None) -> bool:
+    """Whether these functions that collate samples by type are torch's and ours: the user's may do anything."""
+    return functions is not None and _Whole in functions and _KNOWN.issuperset(functions.values())
 
 
 class _Whole:
@@ -250,7 +257,8 @@ def _takes_whole(loader: FrameType) -> bool:
     """Whether it takes a batch that was assembled as a whole, without a look at its samples."""
     if loader.f_code is not FETCH:
         return True
-    return loader.f_locals["self"].collate_fn is torch_collate.default_collate
+    is_default = loader.f_locals["self"].collate_fn is torch_collate.default_collate
+    return is_default and _are_known(torch_collate.default_collate_fn_map)
 
 
 def _is_subset(frame: FrameType) -> bool:
@@ -287,6 +295,11 @@ def _unmarked(sample: Any) -> Any:
     kind: Any = type(sample).__base__
     return tuple.__new__(kind, sample) if isinstance(sample, tuple) else kind(sample)
 
+
+_KNOWN = {
+    collate_collated,
+    *(each for each in torch_collate.default_collate_fn_map.values() if is_defined_in(torch_collate, each)),
+}
 
 # Torch's documented way to teach default_collate a type.
 torch_collate.default_collate_fn_map.update(
