@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Subset, default_collate
 from torch.utils.data._utils import collate as torch_collate
 
 import foreload as fl
-from foreload.batch.collated import Collated, CollatedList
+from foreload.batch.collated import Collated
 
 Pair = namedtuple("Pair", ["x", "y"])
 ROWS = torch.arange(40.0).reshape(10, 4)
@@ -128,7 +129,7 @@ def test_collate_functions_see_what_they_see_in_torch(kind: str, collate: Any) -
     options: Any = {"batch_size": 5, "collate_fn": collate, "num_workers": 0}
     expected = batches(TorchDataLoader(Samples(lambda i: _cloned(samples[i])), **options))
     cached = fl.CachedDataset(samples)
-    assert isinstance(cached.__getitems__([0, 1]), CollatedList)
+    assert type(cached.__getitems__([0, 1])) is list
     for make in (fl.DataLoader, TorchDataLoader):
         for _ in range(2):  # nothing that was changed is kept
             assert batches(make(cached, **options)) == expected
@@ -222,20 +223,13 @@ def _dataset(kind: str, folder: Path) -> Any:
     return fl.HDF5Dataset(folder / "rows.h5")
 
 
-def test_default_collate_returns_the_batch_that_was_assembled_once() -> None:
+def test_default_collate_returns_the_batch_that_was_assembled() -> None:
     batch = torch.zeros(3, 2)
     assert default_collate(Collated(batch, 3)) is batch
-    listed = Collated(batch, 3).listed()
-    assert default_collate(listed) is batch
-    again = default_collate(listed)
-    assert again is not batch
-    again.add_(1)
-    assert not batch.any()
     pairs = {"x": batch}
-    assert default_collate(list(Collated(pairs, 3).listed()))["x"] is not batch
-    looked_at = Collated(pairs, 3).listed()
-    assert [sample["x"].shape for sample in looked_at] == [(2,)] * 3
-    assert default_collate(looked_at) is not pairs
+    assert default_collate(Collated(pairs, 3)) is pairs
+    assert default_collate(Collated(pairs, 3).listed())["x"] is not batch
+    assert [sample["x"].shape for sample in Collated(pairs, 3)] == [(2,)] * 3
 
 
 def change_shape(batch: Any) -> Any:
@@ -260,11 +254,23 @@ def keep(batch: Any) -> Any:
     return batch
 
 
+def add_clean(batch: Any) -> Any:
+    noisy = default_collate(batch)
+    fields(noisy)[0].mul_(0.5)
+    return noisy, batch
+
+
+def by_tree(batch: Any) -> Any:
+    return default_collate(tree_map(lambda value: value * 2, batch))
+
+
 def deep(batch: Any) -> Any:
     return copy.deepcopy(batch), copy.copy(batch), batch + batch
 
 
-@pytest.mark.parametrize("collate", [change_shape, collate_twice, add_noise, keep, deep], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "collate", [change_shape, collate_twice, add_noise, keep, deep, add_clean, by_tree], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_what_collate_functions_do_later_does_not_show_elsewhere(kind: str, collate: Any) -> None:
     samples = Samples(CONTAINERS[kind])
@@ -295,3 +301,20 @@ def test_functions_for_types_of_the_users_are_called(monkeypatch: pytest.MonkeyP
     for function in (None, default_collate, lambda batch: default_collate(batch)):
         for make in (fl.DataLoader, TorchDataLoader):
             assert batches(make(cached, collate_fn=function, **options)) == expected
+
+
+@pytest.mark.parametrize("cache", [None, "1MiB"])
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_transforms_get_ordinary_samples(kind: str, cache: Any) -> None:
+    samples = Samples(CONTAINERS[kind])
+
+    def double(sample: Any) -> Any:
+        assert type(sample) is type(samples[0])
+        return tree_map(lambda value: value * 2, sample)
+
+    options: Any = {"batch_size": 5, "num_workers": 0, "transform": double, "cache": cache}
+    expected = batches(fl.DataLoader(samples, **options))
+    cached = fl.CachedDataset(samples)
+    for dataset in (cached, Subset(cached, range(10)), fl.Mixture([cached]), fl.AsyncPrefetchDataset(cached)):
+        for _ in range(2):
+            assert batches(fl.DataLoader(dataset, **options)) == expected

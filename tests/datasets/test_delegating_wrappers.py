@@ -49,6 +49,15 @@ class ByHelper(Wrapper):
         return next(getattr(part, name) for part in (self.__dict__["dataset"],))
 
 
+class Lazy(Wrapper):
+    """Computes an attribute of batches, when it is first looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "first":
+            return self.__dict__["dataset"].__getitems__([0, 1])
+        return Wrapper.__getattr__(self, name)
+
+
 class Tolerant(fl.TextDataset):
     """Looks at its attributes by code of its own."""
 
@@ -68,6 +77,10 @@ def test_wrappers_of_any_form_are_not_passed_over(kind: Any) -> None:
     for loader in (TorchDataLoader(wrapper, batch_size=4), fl.DataLoader(wrapper, batch_size=4)):
         (marks, _) = next(iter(loader))
         assert list(marks) == ["marked"] * 4
+
+
+def test_an_attribute_may_be_computed_of_batches() -> None:
+    assert [int(number) for _, number in Lazy(fl.CachedDataset(ROWS)).first] == [0, 1]
 
 
 def test_a_subclass_may_look_at_its_attributes_itself(folder: Path) -> None:

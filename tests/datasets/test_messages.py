@@ -26,7 +26,8 @@ def test_an_index_that_is_no_int_is_an_error_that_says_so(index: Any, files: lis
         images,
         fl.packing.pack_sequences([[1, 2], [3]], 4),
     ]
-    datasets += [] if isinstance(index, slice) else [fl.CachedDataset({"label": torch.arange(3)})]
+    takes_several = isinstance(index, (slice, list, np.ndarray))
+    datasets += [] if takes_several else [fl.CachedDataset({"label": torch.arange(3)})]
     for dataset in datasets:
         with pytest.raises(TypeError, match="the index of a dataset must be an int, the number of a sample, got "):
             dataset[index]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -98,6 +100,7 @@ def test_an_epoch_may_be_set_between_the_iterator_and_its_first_batch(options: A
     _, stock = begin(TorchDataLoader, num_workers=options.get("num_workers", 0))
     expected = [batch.tolist() for batch in stock]
     loader, iterator = begin(fl.DataLoader, **options)
+    before = loader.state_dict()
     first = [next(iterator).tolist() for _ in range(2)]
     state = loader.state_dict()
     assert first + [batch.tolist() for batch in iterator] == expected
@@ -105,6 +108,43 @@ def test_an_epoch_may_be_set_between_the_iterator_and_its_first_batch(options: A
     again = fl.DataLoader(Numbers(), batch_size=3, sampler=sampler, **options)
     again.load_state_dict(state)
     assert first + [batch.tolist() for batch in again] == expected
+    again.load_state_dict(before)
+    assert [batch.tolist() for batch in again] == expected
+
+
+def test_a_sampler_without_batches_is_asked_for_its_order_by_iter() -> None:
+    def samples(make: Any) -> list[int]:
+        sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0, seed=4)
+        iterator = iter(make(Numbers(), batch_size=None, sampler=sampler, num_workers=0))
+        sampler.set_epoch(5)
+        return list(map(int, iterator))
+
+    assert samples(fl.DataLoader) == samples(TorchDataLoader)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("size", [0, -1, None, np.int64(5), torch.tensor(5), np.uint8(200)], ids=repr)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_batch_sizes_of_any_kind_are_taken_as_torch_takes_them(name: str, size: Any, drop_last: bool) -> None:
+    def sizes(make: Any, when: int) -> list[Any]:
+        loader: Any = make(Numbers(), batch_sampler=BatchSampler(SAMPLERS[name](), 3, drop_last), num_workers=0)
+        found: list[Any] = []
+        try:
+            iterator = iter(loader)
+            for step in range(SIZE):
+                if step == when:
+                    loader.batch_sampler.batch_size = size
+                found.append(len(next(iterator)))
+                if make is fl.DataLoader:
+                    json.dumps(loader.state_dict())
+        except StopIteration:
+            pass
+        except ValueError as error:
+            found.append(type(error))
+        return found
+
+    for when in range(0 if size == 5 else 1, 3):
+        assert sizes(fl.DataLoader, when) == sizes(TorchDataLoader, when)
 
 
 class Stream(IterableDataset[int]):

@@ -16,7 +16,7 @@ from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
 from foreload._torch import is_defined_in
-from foreload.batch.collated import collate_collated
+from foreload.batch.collated import Collated, collate_collated, takes_whole
 from foreload.batch.generators.threads import without_torch_generator
 from foreload.errors import warn_user
 from foreload.protocol import BatchMemory
@@ -176,6 +176,8 @@ def collate_into(buffers: BatchMemory, *, is_required: bool = False) -> Callable
 
     def collate(batch: Any) -> Any:
         functions = torch_collate.default_collate_fn_map
+        if isinstance(batch, Collated) and takes_whole(functions):
+            return batch.batch
         present = {
             kind: function for kind, function in own.items() if functions.get(kind) is _TORCH_FUNCTIONS[kind]
         }

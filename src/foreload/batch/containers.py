@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from foreload.batch.collated import marked
-
 __all__ = ["Container", "check_alike"]
 
 _REMEDY = "give a plain dict or tuple, such as dict(sample), or tensors in one"
@@ -41,7 +39,6 @@ class Container:
         with suppress(TypeError):
             self._sample = _emptied(like)
             sample = self.sample(ones)
-        marked(self.kind)  # type: ignore[arg-type]  # here, and not in several threads at a time
         if type(sample) is not self.kind or not _holds(sample, self._names, ones):
             raise TypeError(f"data: no samples like a {self.kind.__name__} can be made; {_REMEDY}")
         batch: Any = default_collate([sample])
@@ -61,11 +58,6 @@ class Container:
     def batch(self, fields: Sequence[Any]) -> Any:
         """Make a batch of one tensor per field."""
         return _filled(self._batch, self._names, fields)
-
-    def marked_sample(self, fields: Sequence[Any]) -> Any:
-        """Make a sample as one of a :class:`~foreload.batch.collated.Collated` batch."""
-        kind = marked(self.kind)  # type: ignore[arg-type]  # mypy takes no class for hashable
-        return self.sample(fields) if kind is None else kind(fields)
 
 
 def check_alike(samples: Sequence[Any]) -> None:

@@ -14,7 +14,16 @@ from foreload._torch import wrapper_kind
 from foreload.checks import optional
 from foreload.order.index import row_numbers
 
-__all__ = ["Places", "draws_together", "loads_together", "places_of", "root_of", "told_apart", "unwrap"]
+__all__ = [
+    "Places",
+    "draws_together",
+    "is_proxy",
+    "loads_together",
+    "places_of",
+    "root_of",
+    "told_apart",
+    "unwrap",
+]
 
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -79,7 +88,12 @@ def loads_together(dataset: Any, *, by_part: bool = False) -> bool:
     if kind is StackDataset:
         parts = dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets
         return (by_part and len(parts) > 1) or any(map(loads_together, parts))
-    return callable(getattr(dataset, "__getitems__", None))
+    return not is_proxy(dataset) and callable(getattr(dataset, "__getitems__", None))
+
+
+def is_proxy(dataset: Any) -> bool:
+    """Whether an object stands for another one, as those of wrapt do: its ``__getitem__`` may be of its own."""
+    return type(dataset) is not getattr(dataset, "__class__", type(dataset))
 
 
 def draws_together(dataset: Any) -> bool:

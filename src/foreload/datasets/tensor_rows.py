@@ -240,7 +240,7 @@ class Rows:
 
     def collated(self, batch: Any, count: int) -> Collated:
         """Present a batch as a list of samples, which ``default_collate`` passes through."""
-        make = None if self._container is None else self._container.marked_sample
+        make = None if self._container is None else self._container.sample
         return Collated(batch, count, make=make)
 
     def are_of(self, tensors: Sequence[torch.Tensor]) -> bool:

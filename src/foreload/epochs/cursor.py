@@ -224,6 +224,7 @@ class Cursor:
 
     def _state(self) -> dict[str, Any]:
         self._move_if_come()
+        self.order.look_again()
         return {
             "epoch": self.epoch,
             "sampler_epoch": self._present_epoch,

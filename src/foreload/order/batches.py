@@ -76,7 +76,9 @@ def batches(
     if not is_batched:
         return ArraySamples(blocks)
     shared = getattr(inner, "generator", None) is not None
-    return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared, sampler=sampler)
+    # (Ranks swap samples within global batches, which are to be those of all of them.)
+    watched = sampler if router is None else None
+    return ArrayBatches(blocks, sampler.batch_size, sampler.drop_last, shared=shared, sampler=watched)
 
 
 def is_function(sampler: Any) -> bool:
@@ -167,6 +169,7 @@ class ArrayBatches(Iterator[Indices]):
         self.each = blocks.each
         self._source = blocks
         self._drop_last = drop_last
+        self._sampler = sampler
         self._ready = [0]
         self._batches = _cut(blocks, self.bounds, drop_last, self._ready, sampler)
 
@@ -186,7 +189,7 @@ class ArrayBatches(Iterator[Indices]):
 
     def peek(self) -> Indices:
         """Return all samples of the batches to come, without consuming them; before the first batch only."""
-        samples, size = self._source.peek(), self.bounds.size
+        samples, size = self._source.peek(), self.bounds.look(self._sampler, 0)
         return samples[: len(samples) // size * size] if self._drop_last else samples
 
     def state(self, batches: int) -> Any:
@@ -203,12 +206,12 @@ def _cut(
     runs.
     """
     parts: list[Indices] = []
+    size = missing = bounds.look(sampler, 0)
     watched = None if drop_last else sampler  # whose size torch looks at for each batch
-    size = missing = bounds.look(watched, 0)
     number = 0
     for block in blocks:
         start = 0
-        while len(block) - start >= missing > 0:
+        while size > 0 and len(block) - start >= missing:
             piece = block[start : start + missing]
             start += missing
             ready[0] = (len(block) - start) // size
@@ -216,6 +219,8 @@ def _cut(
             yield np.concatenate([*parts, piece]) if parts else piece
             parts = []
             size = missing = bounds.look(watched, number)
+        if size == 0:
+            return
         if start < len(block):
             parts.append(block[start:])
             missing -= len(block) - start

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DistributedSampler
+from torch.utils.data import BatchSampler, DistributedSampler
 
 from foreload._torch import item_sampler
 from foreload.checks import Indices
@@ -76,9 +76,9 @@ class EpochOrder(Iterator[Any]):
         self.present_skip = None if skip is None else skip(present)
         self._batches: Any = batches(sampler, router, start, self.present_skip, self.left_out)
         self._draw = self._batches.draw
-        # Torch's looks at its epoch when the first batch is drawn. (An order that goes on has that of the state.)
-        is_torchs = type(self.item_sampler) is DistributedSampler
-        self._renewal = (router, start) if is_torchs and not self.is_resumed else None
+        # Torch's is asked for its order with the first batch. (An order that goes on has the epoch of its state.)
+        is_asked_late = type(sampler) is BatchSampler and type(self.item_sampler) is DistributedSampler
+        self._renewal = (router, start) if is_asked_late and not self.is_resumed else None
         self.bounds: BatchBounds = self._batches.bounds
         self.each: int = getattr(self._batches, "each", 1)
         self.is_array = type(self._batches) is ArrayBatches
@@ -90,16 +90,16 @@ class EpochOrder(Iterator[Any]):
             self._lookahead.begin(self.item_sampler)
         self.may_follow = self._lookahead is not None
 
-    def _renew(self) -> None:
-        """Begin with another epoch of the sampler if it has been set to one since."""
-        renewal, self._renewal = self._renewal, None
-        epoch: int = self.item_sampler.epoch
-        if renewal is None or epoch == self.epoch:
+    def look_again(self) -> None:
+        """Begin with another epoch of the sampler if it has been set to one since, and nothing has been drawn."""
+        if self._renewal is None or self.num_drawn or self.item_sampler.epoch == self.epoch:
             return
+        router, start = self._renewal
+        epoch: int = self.item_sampler.epoch
         self.epoch = epoch
         self.present_skip = None if self.skip is None else self.skip(epoch)
         self.left_out.clear()
-        self._batches = batches(self.sampler, *renewal, self.present_skip, self.left_out)
+        self._batches = batches(self.sampler, router, start, self.present_skip, self.left_out)
         self._draw = self._batches.draw
         self.bounds.share(self._batches.bounds)
 
@@ -110,13 +110,15 @@ class EpochOrder(Iterator[Any]):
     def plan(self) -> None:
         """Call what :meth:`before_drawing` was given, unless that has been done."""
         if self._plan is not None:
+            self.look_again()
             plan, self._plan = self._plan, None
             plan(self)
 
     def __next__(self) -> Any:
         """Return the indices of the next batch."""
         if self._renewal is not None:
-            self._renew()
+            self.look_again()
+            self._renewal = None
         if self._plan is not None:
             self.plan()
         if self._lookahead is None:
@@ -135,8 +137,7 @@ class EpochOrder(Iterator[Any]):
     def foretell(self) -> Iterator[Any]:
         """Yield all batches to come; for a fork of the process, where nothing is planned with them."""
         self._plan = None
-        if self._renewal is not None:
-            self._renew()
+        self.look_again()
         yield from self._batches
 
     def peek(self) -> Indices | None:

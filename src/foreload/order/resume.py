@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,8 +99,12 @@ class BatchBounds:
 
     def look(self, sampler: Any, batch: int) -> int:
         """Return the size of a batch: the ``batch_size`` that this sampler has now; None: it does not change."""
-        if sampler is not None and sampler.batch_size != self.size:
-            self.change(batch, sampler.batch_size)
+        if sampler is not None:
+            size = sys.maxsize if sampler.batch_size is None else operator.index(sampler.batch_size)
+            if size < 0:
+                raise ValueError(f"batch_size must not be negative, got {size}")
+            if size != self.size:
+                self.change(batch, size)
         return self.size
 
     def change(self, batch: int, size: int) -> None:
@@ -117,7 +123,7 @@ class BatchBounds:
     def batches(self, positions: int) -> int:
         """Return how many batches hold so many positions, the last maybe not full."""
         first, at, size = next(change for change in reversed(self._changes) if change[1] <= positions)
-        return first - (at - positions) // size
+        return first - (at - positions) // max(1, size)
 
 
 class Given:

@@ -261,8 +261,9 @@ class SamplerBatches(Iterator[Any]):
         """Return the indices of the next batch."""
         items = self._begin()
         if self._cuts:
-            # Torch looks at the size for each batch, but not if it leaves out the last.
-            size = self.bounds.look(None if self._sampler.drop_last else self._sampler, self._asked)
+            # Torch looks at the size for each batch, but only for the first if it leaves out the last.
+            is_fixed = self._sampler.drop_last and self._asked > 0
+            size = self.bounds.look(None if is_fixed else self._sampler, self._asked)
             batch = list(islice(items, size))
             if not batch or (len(batch) < size and self._sampler.drop_last):
                 self._note(over=True)
