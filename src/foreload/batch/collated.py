@@ -57,7 +57,7 @@ class Collated(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         """Return one sample, or a list of them for a slice; to ``default_collate``, a sign of a batch."""
         frame = sys._getframe(1)
-        if frame.f_code is COLLATE and takes_whole(frame.f_locals["collate_fn_map"]):
+        if self._count and frame.f_code is COLLATE and takes_whole(frame.f_locals["collate_fn_map"]):
             return _WHOLE
         if isinstance(index, slice):
             return [self._sample(i) for i in range(*index.indices(self._count))]
