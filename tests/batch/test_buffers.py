@@ -13,7 +13,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
+from torch.utils.data._utils import collate as torch_collate
 
 import foreload as fl
 from foreload.batch import buffers as module
@@ -197,17 +198,21 @@ def test_every_batch_has_a_storage_of_its_own() -> None:
 
 
 def _is_shared(samples: Any) -> Any:
-    batch = torch.utils.data.default_collate(samples)
+    batch = default_collate(samples)
     return batch, [tensor.is_shared() for tensor in batch]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_torchs_workers_hand_over_batches_without_a_copy(photos: Path, workers: int) -> None:
+def test_torchs_workers_hand_over_batches_without_a_copy(
+    photos: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = fl.ImageDataset(photos, transform=fl.transforms.val(64))
     rows = fl.CachedDataset((torch.rand(64, 3000), torch.arange(64)))
     for dataset in (images, rows):
-        loader = torch.utils.data.DataLoader(dataset, 16, collate_fn=_is_shared, num_workers=workers)
-        expected = torch.utils.data.DataLoader(dataset, 16)
-        for (batch, shared), other in zip(loader, expected, strict=True):
+        expected = list(torch.utils.data.DataLoader(dataset, 16))
+        with monkeypatch.context() as patched:  # what is seen to collate must be the default
+            patched.setattr(torch_collate, "default_collate", _is_shared)
+            found = list(torch.utils.data.DataLoader(dataset, 16, num_workers=workers))
+        for (batch, shared), other in zip(found, expected, strict=True):
             assert shared == [workers > 0, False]
             assert all(torch.equal(ours, plain) for ours, plain in zip(batch, other, strict=True))

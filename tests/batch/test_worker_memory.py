@@ -140,11 +140,6 @@ def test_without_leases_that_tell_who_has_a_file_each_batch_is_in_new_memory(
         module._has_leases.cache_clear()
 
 
-def _with_file(samples: Any) -> Any:
-    batch = torch.utils.data.default_collate(samples)
-    return batch, file_of(batch[0])
-
-
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_torchs_workers_use_memory_again_and_change_no_batch_that_is_held(photos: Path, context: str) -> None:
     images = fl.ImageDataset(photos, transform=fl.transforms.val(160))
@@ -154,15 +149,14 @@ def test_torchs_workers_use_memory_again_and_change_no_batch_that_is_held(photos
         loader = torch.utils.data.DataLoader(
             dataset,
             8,
-            collate_fn=_with_file,
             num_workers=2 if context == "fork" else 1,
             persistent_workers=True,
             multiprocessing_context=context,
         )
         held, files = [], set()
         for epoch in range(4):
-            for number, (batch, file) in enumerate(loader):
-                files.add(file)
+            for number, batch in enumerate(loader):
+                files.add(file_of(batch[0]))
                 assert torch.equal(batch[0], expected[number][0])
                 if (epoch + number) % 3 == 0:
                     held.append((number, batch))

@@ -160,7 +160,7 @@ def test_an_epoch_whose_wait_was_cut_short_goes_on_and_keeps_nothing(workers: in
                 assert len(epoch._finished) <= 2 * workers
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert got == [0, *range(8, 400, 4)]
+    assert got == [0, *range(8, 400, 4)], loader.errors
 
 
 def test_errors_that_end_programs_are_those_of_their_batch_only() -> None:
