@@ -138,9 +138,19 @@ def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("timeout", [0, 0.5], ids=["interrupted", "timed out"])
+def _signal_to_process() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def _signal_to_thread() -> None:
+    """Send it to a thread that does not wait for a batch, as the system may do with any."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("interrupt", [_signal_to_process, _signal_to_thread, None])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_an_epoch_whose_wait_was_cut_short_goes_on_and_keeps_nothing(workers: int, timeout: float) -> None:
+def test_an_epoch_whose_wait_was_cut_short_goes_on_and_keeps_nothing(workers: int, interrupt: Any) -> None:
+    timeout = 0.5 if interrupt is None else 0
     dataset = Waiting()  # the batch before is left out
     given: Any = {"num_workers": workers, "workers": "threads", "timeout": timeout, "on_error": "skip"}
     before = signal.signal(signal.SIGUSR1, _interrupt)
@@ -148,9 +158,8 @@ def test_an_epoch_whose_wait_was_cut_short_goes_on_and_keeps_nothing(workers: in
         with fl.DataLoader(dataset, 4, **given) as loader:
             epoch = iter(loader)
             got = [int(next(epoch)[0])]
-            timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
-            if not timeout:
-                timer.start()
+            if interrupt is not None:
+                threading.Timer(0.5, interrupt).start()
             with pytest.raises(RuntimeError if timeout else KeyboardInterrupt):
                 next(epoch)
             dataset.may_go_on.set()

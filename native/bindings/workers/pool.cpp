@@ -183,20 +183,24 @@ void submit(Pool& pool, std::shared_ptr<Job> job, std::shared_ptr<Completions> c
   pool.submit(held(std::move(job)), held(std::move(completions)), number);
 }
 
+// A signal that comes right before a wait begins, or to another thread, interrupts no wait.
+constexpr double kSignalSeconds = 1.0;
+
 nb::object wait(Completions& completions, double limit, LockWatch* watch) {
   const Clock::time_point begin = Clock::now();
   for (;;) {
     // A signal's handler, of a timer say, does not make the wait longer.
-    const double left = limit > 0 ? std::max(1e-6, limit - seconds(Clock::now() - begin)) : 0;
+    const double left = limit > 0 ? std::max(1e-6, limit - seconds(Clock::now() - begin)) : kSignalSeconds;
     std::shared_ptr<Job> job;
     Completions::Wait outcome;
     {
       const ReleaseGil release;
-      outcome = wait_and_look(completions, left, job, watch);
+      outcome = wait_and_look(completions, std::min(left, kSignalSeconds), job, watch);
     }
     if (outcome == Completions::Wait::done) return nb::cast(std::move(job));
-    if (outcome == Completions::Wait::timeout) return nb::none();
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (outcome == Completions::Wait::timeout && limit > 0 && seconds(Clock::now() - begin) >= limit)
+      return nb::none();
   }
 }
 
