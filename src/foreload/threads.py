@@ -10,7 +10,11 @@ import weakref
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
-__all__ = ["are_over", "join"]
+__all__ = ["SIGNAL_SECONDS", "are_over", "join"]
+
+# A signal that comes right before a wait begins, or to another thread, interrupts no wait: the longest one, after
+# which Python looks for signals.
+SIGNAL_SECONDS = 1.0
 
 # Seconds to wait for threads that have been told to end, and for those that have been stopped.
 _PATIENCE, _STOP_PATIENCE = 5.0, 1.0

@@ -24,7 +24,7 @@ from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.progress import warn_of_length
 from foreload.nested import snapshot
 from foreload.record.spans import Lane, Spans
-from foreload.threads import join
+from foreload.threads import SIGNAL_SECONDS, join
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["StreamEpoch"]
@@ -272,9 +272,11 @@ class StreamEpoch(Epoch):
                 raise RuntimeError("this epoch's threads have ended; begin another epoch")
             worker = self._readers[self._place % len(self._readers)]
             try:
-                item = worker.batches.get(timeout=self._spec.timeout)
-            except queue.Empty:  # as in torch, the loop may request the same batch again
-                raise self._note_late() from None
+                item = worker.batches.get(timeout=self._spec.timeout or SIGNAL_SECONDS)
+            except queue.Empty:
+                if not self._spec.timeout:
+                    continue
+                raise self._note_late() from None  # as in torch, the loop may request the same batch again
             self._check_open()
             if item is None:
                 continue

@@ -10,6 +10,7 @@ from typing import Any
 
 from foreload.batch.generators.keyed import KeyedGenerators
 from foreload.record.spans import Spans
+from foreload.threads import SIGNAL_SECONDS
 from foreload.workers import compute
 from foreload.workers.pool import WorkerPool
 from foreload.workers.processes.pipes import Alarm, check_not_within
@@ -105,9 +106,8 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         watched = [worker for worker in self.workers if not worker.is_done]
         for worker in watched:
             poll.register(worker.ended, select.POLLIN)
-        left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
         is_known = any(worker.has_answered or worker.is_silent for worker in wanted)
-        files = {file for file, _ in poll.poll(0 if is_known else left)}
+        files = _readable(poll, 0 if is_known else deadline)
         if self.closed:  # by a signal's handler, meanwhile
             return True
         if not files and not is_known:
@@ -156,3 +156,12 @@ def _prepare_forks(*, is_keyed: bool) -> None:
     compute.find_blas()
     if is_keyed:
         KeyedGenerators((0, 0))  # finds where their states are
+
+
+def _readable(poll: select.poll, deadline: float | None) -> set[int]:
+    """Return what can be read from, once there is anything or the deadline is over."""
+    while True:
+        left = SIGNAL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+        files = {file for file, _ in poll.poll(min(left, SIGNAL_SECONDS) * 1000)}
+        if files or (deadline is not None and time.monotonic() >= deadline):
+            return files
