@@ -38,6 +38,25 @@ class StatefulStream(Stream):
         self.at = state["at"]
 
 
+class SetBack(StatefulStream):
+    """Sets its position back when its next pass begins; until then it tells that of the end of the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on: int | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        self.at, self.goes_on = (first if self.goes_on is None else self.goes_on), None
+        while self.at < 50 - 11 * first:
+            self.at += step
+            yield self.at - step
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.goes_on = state["at"]
+
+
 class StatefulIterator(Iterator[int]):
     def __init__(self) -> None:
         info = get_worker_info()
@@ -80,6 +99,32 @@ def test_streams_go_on(kind: Any, workers: str, stop: int | str, batch_size: int
     again: Any = fl.DataLoader(kind(), **arguments)
     again.load_state_dict(state)
     assert plain(again) == expected[seen:]
+
+
+@pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.parametrize("stop", [0, 1, 2, 5])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"num_workers": 0},
+        {"num_workers": 3, "persistent_workers": True},
+        {"num_workers": 3, "persistent_workers": True, "snapshot_every_n_steps": 100},
+        {"num_workers": 2, "workers": "threads"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [StatefulStream, SetBack, StreamOfIterators])
+def test_the_second_pass_goes_on_where_some_workers_have_delivered_nothing_of_it(
+    kind: Any, how: dict[str, Any], stop: int, batch_size: int | None
+) -> None:
+    loader: Any = fl.DataLoader(kind(), batch_size=batch_size, **how)
+    expected = plain(loader)
+    iterator = iter(loader)
+    assert plain(next(iterator) for _ in range(stop)) == expected[:stop]
+    again: Any = fl.DataLoader(kind(), batch_size=batch_size, **how)
+    again.load_state_dict(saved(loader.state_dict()))
+    assert plain(again) == expected[stop:]
+    assert plain(again) == expected
 
 
 def test_a_stream_with_a_state_is_not_read_again_and_one_without_says_so() -> None:

@@ -113,6 +113,29 @@ class _Position(Iterator[int]):
         self.at = state["at"]
 
 
+class CountsLast(Counted):
+    """Counts an epoch after its last item, and keeps its position until the next one's first item is requested.
+
+    It tells of a state that it was set to no earlier, as torchdata's ``StatefulDistributedSampler``.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.goes_on = self.goes_on or 0, False
+        yield from self._left()
+        self.epoch += 1
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.goes_on = state["epoch"], state["at"]
+
+
+class SetsBack(CountsLast):
+    """Sets its position back when it counts."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.at = 0
+
+
 def _flat(batches: Any) -> list[int]:
     return [index for batch in batches for index in torch.as_tensor(batch).reshape(-1).tolist()]
 
@@ -121,6 +144,7 @@ MOMENTS: dict[str, Any] = {
     "fresh": lambda loader: None,
     "begun": iter,
     "in the middle": lambda loader: take(iter(loader), 2) and None,
+    "delivered": lambda loader: take(all_of := iter(loader), len(loader)) and all_of,
     "over": lambda loader: list(loader) and None,
     "over, begun": lambda loader: list(loader) and iter(loader),
 }
@@ -131,10 +155,13 @@ MOMENTS: dict[str, Any] = {
 @pytest.mark.parametrize("size", [4, None])
 @pytest.mark.parametrize("is_used", [False, True])
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("sampler", [Counted, Always, OfIterator])
+@pytest.mark.parametrize("sampler", [Counted, Always, OfIterator, CountsLast, SetsBack])
 def test_samplers_that_count_epochs_go_on_with_the_right_one(
     sampler: type[Counted], moment: str, is_used: bool, size: int | None, workers: Any
 ) -> None:
+    if moment == "delivered" and sampler is Always:
+        pytest.skip("which begins the next epoch if it is set to the end of one")
+
     def make() -> Any:
         return fl.DataLoader(range(SIZE), size, sampler=sampler(), num_workers=workers)  # type: ignore[arg-type]
 
@@ -149,7 +176,33 @@ def test_samplers_that_count_epochs_go_on_with_the_right_one(
     assert again.state_dict() == state
     expected = [_flat(loader if batches is None else batches), _flat(loader), _flat(loader)]
     assert [_flat(again), _flat(again), _flat(again)] == expected
-    assert len(expected[0]) == SIZE - len(_flat(before))
+    assert len(expected[0]) == (0 if moment == "delivered" else SIZE - len(_flat(before)))
+
+
+@pytest.mark.parametrize("how", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}], ids=str)
+@pytest.mark.parametrize("size", [4, None])
+@pytest.mark.parametrize("moment", ["in the middle", "delivered", "over", "over, begun"])
+@pytest.mark.parametrize("sampler", [Counted, Always, OfIterator, CountsLast, SetsBack])
+def test_the_state_of_a_loader_that_goes_on_may_be_saved_before_its_first_batch(
+    sampler: type[Counted], moment: str, size: int | None, how: dict[str, Any]
+) -> None:
+    if moment == "delivered" and sampler is Always:
+        pytest.skip("which begins the next epoch if it is set to the end of one")
+
+    def make() -> Any:
+        return fl.DataLoader(range(SIZE), size, sampler=sampler(), **{"num_workers": 0, **how})
+
+    loader, second, third = make(), make(), make()
+    kept = iter(loader) if moment == "in the middle" else None
+    batches = kept or MOMENTS[moment](loader)
+    if kept:
+        take(kept, 2)
+    second.load_state_dict(loader.state_dict())
+    begun = iter(second)
+    third.load_state_dict(second.state_dict())
+    expected = [_flat(loader if batches is None else batches), _flat(loader)]
+    assert [_flat(begun), _flat(second)] == expected
+    assert [_flat(third), _flat(third)] == expected
 
 
 def test_a_state_before_the_first_batch_asks_the_sampler_for_no_iterator() -> None:

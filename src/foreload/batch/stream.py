@@ -13,7 +13,7 @@ from foreload.batch.failure import SampleError, stop_error
 from foreload.batch.unlike import note_unlike
 from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.order.mosaic import is_streaming
-from foreload.order.resume import has_state, require_taken, state_of
+from foreload.order.own_state import has_state, require_taken, state_of
 from foreload.order.shuffle import Shuffled, ShuffledState
 from foreload.record.spans import Stage
 
@@ -71,6 +71,8 @@ class StreamBatches(Iterator[Any]):
         state = progress.state or {}
         # Whether the state is that of the end of a pass: of the one before, or of this one.
         self._again = "over" in state and (again or state["again"])
+        # Before its first item, it may still have the state in which the pass before this one has left it.
+        self._is_new = not state
         self._over = not again and state.get("over", False)
         self._ended = not again and (self._over or state.get("ended", False))
         self._items = self._opened(state)
@@ -128,7 +130,7 @@ class StreamBatches(Iterator[Any]):
             "iterator": _state_of(self._items),
             "ended": self._ended,
             "over": self._over,
-            "again": self._again,
+            "again": self._again or self._is_new,
         }
 
     def __next__(self) -> Any:
@@ -153,6 +155,7 @@ class StreamBatches(Iterator[Any]):
             try:
                 item = next(self._items)
             except StopIteration:
+                self._is_new = False
                 if not self._again:
                     self._over = True
                     self._ended |= not self._asks_again
@@ -167,7 +170,7 @@ class StreamBatches(Iterator[Any]):
                     raise
                 self._errors.append(SampleError.of(None, error, "skip"))
                 continue
-            self._again = False
+            self._again = self._is_new = False
             return item
 
     def _samples(self) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from foreload.batch.failure import EpochErrors
-from foreload.order.resume import has_state, require_taken, state_of
+from foreload.order.own_state import has_state, require_taken, state_of
 
 __all__ = ["BEGUN", "Progress", "StatefulSamples", "is_due"]
 

@@ -19,7 +19,7 @@ from foreload.checks import Indices, optional
 from foreload.datasets.tensor_rows import Rows
 from foreload.datasets.tensors import CachedDataset, TensorAssembly, gather
 from foreload.order.index import row_numbers
-from foreload.order.resume import has_state
+from foreload.order.own_state import has_state
 from foreload.protocol import Assembly, Batch, BatchMemory, BatchOptions, EpochListener
 
 __all__ = ["fields_of", "gather_samples", "is_in_memory", "row_assembly"]

@@ -19,7 +19,7 @@ from foreload.device.stream import CallingThread, DeviceTransform, SideStream
 from foreload.epochs.base import Epoch, EpochWrapper
 from foreload.epochs.turn import Turn
 from foreload.nested import move, tensors
-from foreload.order.resume import UntakenState, require_taken
+from foreload.order.own_state import UntakenState, require_taken
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:

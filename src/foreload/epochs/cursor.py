@@ -22,8 +22,9 @@ from foreload.order.generator_states import generator_text, kept_generators, set
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.mosaic import is_streaming
+from foreload.order.own_state import has_state
 from foreload.order.ranks import Router
-from foreload.order.resume import AFTER_LEFT, BEGINNING, BatchBounds, Given, Start, has_state
+from foreload.order.resume import BEGINNING, BatchBounds, Given, Start, drawn_of
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import left_out_of
 
@@ -77,7 +78,7 @@ class Cursor:
         self._spec = spec
         self._is_stream = is_stream = spec.is_stream
         self._sampler_epoch = spec.sampler_epoch
-        start = AFTER_LEFT if spec.left else BEGINNING
+        start = spec.beginning
         has_begun = state is not None and state["begun"] and not state["finished"]
         # Whether a base seed is drawn; persistent workers keep theirs.
         self._draws_seed = spec.base_seed is None if state is None else state["draws_seed"]
@@ -87,7 +88,7 @@ class Cursor:
             drew = self._draws_seed and spec.generator is None
             seeds = spec.generator if self._draws_seed else None
             over = state["finished"]
-            start = Start(given, state["drawn"], begun=state["order_drawn"], over=over, drew=drew, seeds=seeds)
+            start = Start(given, drawn_of(state), begun=state["order_drawn"], over=over, drew=drew, seeds=seeds)
             self.streams = {
                 worker: Progress(0 if self.again and is_stream else since, own, tuple(replay))
                 for worker, since, own, replay in state["streams"]
@@ -291,7 +292,9 @@ def coming(spec: OrderSpec, last: Cursor | None = None) -> dict[str, Any]:
         "order_drawn": False,
         "drawn": None
         if spec.is_stream
-        else coming_draw(spec.sampler, spec.generator, drew=draws_seed, twice=spec.asks_twice and draws_seed),
+        else coming_draw(
+            spec.sampler, spec.generator, drew=draws_seed, twice=spec.asks_twice and draws_seed, ended=spec.ended
+        ),
         "draws_seed": draws_seed,
         "base_seed": base_seed,
         "key": [base_seed, 0],

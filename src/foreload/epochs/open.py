@@ -21,7 +21,7 @@ from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.following.foretold import why_not_copied
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
-from foreload.order.resume import has_state
+from foreload.order.own_state import has_state
 from foreload.protocol import Assembly, EpochListener
 from foreload.threads import are_over
 from foreload.workers.crew import Crew

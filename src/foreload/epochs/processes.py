@@ -17,7 +17,7 @@ from foreload.epochs.base import EpochSpec
 from foreload.epochs.pooled import PooledEpoch, listed, shown
 from foreload.epochs.progress import warn_of_length
 from foreload.errors import warn_user
-from foreload.order.resume import has_state
+from foreload.order.own_state import has_state
 from foreload.tune.within_epoch import most_ahead
 from foreload.workers.crew import PoolOwner
 from foreload.workers.dataset_states import DatasetStates

@@ -17,7 +17,8 @@ from foreload.epochs.loader.order import OrderSpec
 from foreload.order.batches import is_function, is_shared
 from foreload.order.generator_states import check_sampler_states, check_text
 from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state
-from foreload.order.resume import has_state, require_taken
+from foreload.order.own_state import has_state, require_taken
+from foreload.order.resume import drawn_of, kept_whole
 from foreload.order.samplers import num_ranks
 from foreload.protocol import ArraySampler
 
@@ -40,10 +41,8 @@ def save(spec: OrderSpec, cursor: Cursor | None, epoch: int) -> dict[str, Any]:
         state = {**coming(spec, cursor), "epoch": cursor.epoch, "finished": True}
     else:
         state = cursor.state()
-    if cursor is not None and is_streaming(spec.dataset):
-        read = [progress.state for progress in cursor.streams.values() if progress.state is not None]
-        samples = sum(own["samples"] for own in read)
-        state["dataset"] = streaming_state(spec.dataset, samples, cursor.stream_epoch)
+    if is_streaming(spec.dataset):
+        state["dataset"] = None if cursor is None else (_streaming_state(spec.dataset, cursor),)
     drawn = state["drawn"]
     for taken in (drawn.get("own") if isinstance(drawn, dict) else None, *(each[2] for each in state["streams"])):
         require_taken(taken)
@@ -51,7 +50,13 @@ def save(spec: OrderSpec, cursor: Cursor | None, epoch: int) -> dict[str, Any]:
     # What is delivered out of order, this rank alone has had; otherwise all ranks have the same state.
     is_own = own["ranks"] > 1 and bool(state["given"]) and (not spec.in_order or _has_gaps(state["given"]))
     rank = getattr(item_sampler(spec.sampler), "rank", None) if is_own else None
+    state |= {"drawn": kept_whole(drawn), "streams": tuple(state["streams"])}
     return {"foreload": _VERSION, **own, **state, "rank": rank}
+
+
+def _streaming_state(dataset: Any, cursor: Cursor) -> dict[str, Any]:
+    read = [progress.state for progress in cursor.streams.values() if progress.state is not None]
+    return streaming_state(dataset, sum(own["samples"] for own in read), cursor.stream_epoch)
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,10 @@ def resume(spec: OrderSpec, state: Any, *, chooses: bool = False) -> Resumption:
     _check_drawn(spec, state)
     sampler = getattr(spec.sampler, "sampler", spec.sampler)
     if isinstance(sampler, ArraySampler) and state["drawn"] is not None:
-        sampler.restore_drawn(state["drawn"])
-    if is_streaming(spec.dataset) and "dataset" in state:
-        load_streaming_state(spec.dataset, state["dataset"], finished=state["finished"])
+        sampler.restore_drawn(drawn_of(state))
+    if is_streaming(spec.dataset) and state.get("dataset") is not None:
+        (own,) = state["dataset"]
+        load_streaming_state(spec.dataset, own, finished=state["finished"])
         state = {**state, "streams": [], "turn": 0}
     if spec.is_stream and any(since and own is None for _, since, own, _ in state["streams"]):
         warnings.warn(
@@ -291,7 +297,7 @@ def _check_given(spec: OrderSpec, state: dict[str, Any]) -> None:
 
 def _check_drawn(spec: OrderSpec, state: dict[str, Any]) -> None:
     """Check what the order is drawn from, as the kind of sampler has it."""
-    drawn, inner = state["drawn"], getattr(spec.sampler, "sampler", spec.sampler)
+    drawn, inner = drawn_of(state), getattr(spec.sampler, "sampler", spec.sampler)
     if isinstance(inner, ArraySampler) and is_shared(spec.sampler):
         return  # which checks that itself
     if isinstance(drawn, dict) and not (is_function(spec.sampler) and num_ranks(inner) > 1):

@@ -14,10 +14,12 @@ from foreload._torch import draw_seed, item_sampler
 from foreload.checks import Indices
 from foreload.order.generator_states import generator_text, kept_generators, own_generator, sampler_states
 from foreload.order.observed import observed_blocks
+from foreload.order.own_sampler.batches import SamplerBatches
+from foreload.order.own_sampler.end import SamplerEnd
+from foreload.order.own_state import has_state, state_of
 from foreload.order.randomized.blocks import RandomBlocks
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, BatchBounds, Ranges, Start, has_state, merged, state_of
-from foreload.order.sampler_batches import SamplerBatches
+from foreload.order.resume import BEGINNING, BatchBounds, Ranges, Start, merged
 from foreload.order.samplers import (
     BLOCK,
     Blocks,
@@ -51,7 +53,7 @@ def batches(
 
     Returns:
         :class:`ArrayBatches` if the order is known as arrays, otherwise what the user's sampler or batch sampler
-        yields, as :class:`~foreload.order.sampler_batches.SamplerBatches`.
+        yields, as :class:`~foreload.order.own_sampler.batches.SamplerBatches`.
 
     Raises:
         ValueError: an order that ranks share in a way of its own cannot go on without single samples, or from
@@ -101,7 +103,14 @@ def is_shared(sampler: Any) -> bool:
     return type(sampler) is BatchSampler or is_function(sampler) or isinstance(sampler, ArraySampler)
 
 
-def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew: bool, twice: bool) -> Any:
+def coming_draw(
+    sampler: Any,
+    loader_generator: torch.Generator | None,
+    *,
+    drew: bool,
+    twice: bool,
+    ended: SamplerEnd | None = None,
+) -> Any:
     """Return what the order of an epoch that is about to begin will be drawn from, without drawing anything.
 
     Args:
@@ -109,13 +118,20 @@ def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew:
         loader_generator: from which the base seed of the workers is drawn first, if one is.
         drew: whether that is done, from torch's global generator if the loader has none.
         twice: whether a sampler of the user's is asked for its iterator before that and after it.
+        ended: how a sampler with a state ended the epoch before, if there was one.
     """
     if is_function(sampler):
         return None
     inner = item_sampler(sampler)
     if type(sampler) is not BatchSampler or type(inner) is not RandomSampler:
         blocks = inner.order_blocks(BEGINNING) if isinstance(inner, ArraySampler) else None
-        return _coming_state(inner, loader_generator, drew=drew, twice=twice) if blocks is None else blocks.drawn
+        if blocks is not None:
+            return blocks.drawn
+        if has_state(inner):
+            own = {"sampler": state_of(inner), "iterator": None}
+            own = own if ended is None else ended.before_next(own)
+            return {"own": own, "at": 0, "over": False, "again": False}
+        return _coming_state(inner, loader_generator, drew=drew, twice=twice)
     if inner.generator is not None:
         return None if inner.generator is loader_generator else generator_text(inner.generator)
     with kept_generators(torch.default_generator):
@@ -127,7 +143,7 @@ def coming_draw(sampler: Any, loader_generator: torch.Generator | None, *, drew:
 def _coming_state(
     sampler: Any, loader_generator: torch.Generator | None, *, drew: bool, twice: bool
 ) -> dict[str, Any]:
-    """Return the state of the batches of an epoch that is about to begin, without asking the sampler for anything.
+    """Return what a sampler without a state will draw from in its next epoch, without asking it for anything.
 
     Args:
         sampler: the sampler, or the one within torch's batch sampler.
@@ -136,9 +152,6 @@ def _coming_state(
         drew: whether one is.
         twice: whether the sampler is asked for its iterator twice.
     """
-    if has_state(sampler):
-        own = {"sampler": state_of(sampler), "iterator": None}
-        return {"own": own, "at": 0, "over": False, "again": False}
     is_global = loader_generator is None
     seeds = drew and not is_global and own_generator(sampler) is loader_generator
     states = {"iter": sampler_states(sampler), "next": None, "drew": drew and is_global, "seeds": seeds}

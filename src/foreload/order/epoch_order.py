@@ -10,12 +10,13 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from foreload._torch import item_sampler
 from foreload.checks import Indices
-from foreload.order.ahead import Lookahead
 from foreload.order.batches import ArrayBatches, batches
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
+from foreload.order.own_sampler.ahead import Lookahead
+from foreload.order.own_sampler.batches import SamplerBatches
+from foreload.order.own_sampler.end import SamplerEnd
 from foreload.order.ranks import Router
-from foreload.order.resume import AFTER_LEFT, BEGINNING, BatchBounds, Ranges, Start
-from foreload.order.sampler_batches import SamplerBatches
+from foreload.order.resume import BEGINNING, BatchBounds, Ranges, Start
 from foreload.order.skip import LeftOut
 
 __all__ = ["EpochOrder"]
@@ -69,7 +70,7 @@ class EpochOrder(Iterator[Any]):
         self.generator = generator
         self.epoch: int | None = getattr(self.item_sampler, "epoch", None)
         self.num_drawn = 0
-        self.is_resumed = start.begun and start is not BEGINNING and start is not AFTER_LEFT
+        self.is_resumed = start.begun and not start.is_fresh
         self.skip = skip
         self.left_out: Ranges = []
         present = number if self.epoch is None else self.epoch
@@ -161,6 +162,11 @@ class EpochOrder(Iterator[Any]):
     def drew_seed(self) -> bool:
         """Whether the user's generator is past the base seed of the workers, because the order is drawn again."""
         return isinstance(self._batches, SamplerBatches) and self._batches.drew_seed
+
+    @property
+    def end(self) -> SamplerEnd | None:
+        """The states at the epoch's end of a sampler that has states."""
+        return self._batches.end if isinstance(self._batches, SamplerBatches) else None
 
     def follow(self, delivered: Callable[[], int]) -> None:
         """Hold the states of batches only until they are delivered; ``delivered`` returns how many have been."""

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 import operator
 import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
-
-from foreload.checks import optional
+from foreload.order.own_sampler.end import SamplerEnd
 
 __all__ = [
-    "AFTER_LEFT",
     "BEGINNING",
     "Given",
     "Ranges",
     "Start",
-    "UntakenState",
-    "has_state",
-    "is_same_state",
+    "drawn_of",
+    "kept_whole",
     "merged",
-    "require_taken",
-    "state_of",
 ]
 
 Ranges = list[tuple[int, int]]
@@ -43,7 +34,9 @@ class Start:
         over: whether ``drawn`` is the state of a sampler whose epoch was over; this is the next one.
         drew: whether the base seed of the workers is drawn from torch's global generator.
         seeds: the generator of the user's that it is drawn from; None: it is not drawn from one.
+        is_fresh: whether this is the beginning of an epoch of the same loader.
         left: whether the loop has left the epoch before it in its middle, where samplers then are.
+        ended: how a sampler with a state ended the epoch before it.
     """
 
     given: Ranges = field(default_factory=list)
@@ -52,7 +45,9 @@ class Start:
     over: bool = False
     drew: bool = False
     seeds: Any = None
+    is_fresh: bool = False
     left: bool = False
+    ended: SamplerEnd | None = None
 
     @property
     def prefix(self) -> int:
@@ -60,7 +55,27 @@ class Start:
         return self.given[0][1] if self.given and self.given[0][0] == 0 else 0
 
 
-BEGINNING, AFTER_LEFT = Start(), Start(left=True)
+BEGINNING = Start(is_fresh=True)
+
+
+def kept_whole(drawn: Any) -> Any:
+    """Return what an order is drawn from in the form in which it is saved.
+
+    For a sampler of the user's own, its keys depend on the moment. ``torch.distributed.checkpoint`` takes nested
+    dicts apart, and loads only the keys that the state of a new loader has; but it keeps tuples whole.
+
+    >>> state = {"drawn": kept_whole({"generators": {"next": None}})}
+    >>> state, drawn_of(state)
+    ({'drawn': ({'generators': {'next': None}},)}, {'generators': {'next': None}})
+    """
+    is_own = isinstance(drawn, dict) and not {"own", "generators"}.isdisjoint(drawn)
+    return (drawn,) if is_own else drawn
+
+
+def drawn_of(state: dict[str, Any]) -> Any:
+    """Return what the order is drawn from that a saved state is of."""
+    drawn = state["drawn"]
+    return drawn[0] if isinstance(drawn, (list, tuple)) and len(drawn) == 1 else drawn
 
 
 def merged(ranges: Ranges) -> Ranges:
@@ -213,72 +228,3 @@ class Given:
             if free is not None:
                 begin, end, at = begin - free, end - free, free_again
         return placed
-
-
-def has_state(thing: object) -> bool:
-    """Whether an object saves and restores its state by ``state_dict()`` and ``load_state_dict(state)``."""
-    save, restore = optional(thing, "state_dict"), optional(thing, "load_state_dict")
-    if not (callable(save) and callable(restore)):
-        return False
-    try:
-        inspect.signature(save).bind()
-    except TypeError:
-        return False  # it has required arguments: another protocol
-    except ValueError:
-        pass  # a builtin without a signature
-    return True
-
-
-@dataclass(frozen=True)
-class UntakenState:
-    """Stands for a state that an object of the user's could not give, which only those need know who ask for it.
-
-    Attributes:
-        why: the object's class, and the error.
-    """
-
-    why: str
-
-
-def state_of(thing: Any) -> Any:
-    """Return a copy of an object's state, which later samples do not change."""
-    try:
-        return copy.deepcopy(thing.state_dict())
-    except Exception as error:  # of the user's code
-        return UntakenState(
-            f"the state of {type(thing).__name__} cannot be taken: {type(error).__name__}: {error}"
-        )
-
-
-def require_taken(states: Any) -> None:
-    """Raise RuntimeError if one of the states that a dict has was not taken.
-
-    >>> require_taken({"dataset": UntakenState("the state of Clips cannot be taken: OSError: gone")})
-    Traceback (most recent call last):
-    RuntimeError: the state of Clips cannot be taken: OSError: gone
-    """
-    for state in states.values() if isinstance(states, dict) else ():
-        if isinstance(state, UntakenState):
-            raise RuntimeError(state.why)
-
-
-def is_same_state(one: Any, other: Any) -> bool:
-    """Whether two states are equal, as far as that can be told; ``json`` makes lists of tuples.
-
-    >>> is_same_state({"at": (1, torch.arange(2))}, {"at": [1, torch.arange(2)]}), is_same_state(1, 1.5)
-    (True, False)
-    """
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(is_same_state(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(is_same_state, one, other))
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    try:
-        return bool(one == other)
-    except Exception:  # of a class of the user's
-        return False

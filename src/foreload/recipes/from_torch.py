@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from foreload._torch import TorchDataLoader, auto_collates
 from foreload.errors import warn_user
 from foreload.loader import DataLoader
-from foreload.order.resume import is_same_state
+from foreload.order.own_state import is_same_state
 
 __all__ = ["from_torch"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from foreload.batch.failure import EmptyBatch, PickledError, SampleError, unpickle_error
 from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.cache.serialize import restore
-from foreload.order.resume import UntakenState
+from foreload.order.own_state import UntakenState
 from foreload.workers.processes.slots import NOTHING_RETURNED, Returned
 
 __all__ = ["Begin", "Job", "Result", "decode", "encode"]

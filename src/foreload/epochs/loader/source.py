@@ -23,9 +23,9 @@ from foreload.epochs.loader.order import LoaderOrder, OrderSpec
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.turn import Turn
 from foreload.options import WorkerKind
-from foreload.order.ahead import Lookahead
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
+from foreload.order.own_sampler.ahead import Lookahead
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
 from foreload.record.spans import Spans
@@ -236,7 +236,8 @@ class EpochSource(LoaderOrder[T_co]):
             # A number of workers says when batches are drawn, as in torch.
             lookahead=self._lookahead if self._auto_workers and options.workers != "ray" else None,
             in_order=self.in_order,
-            left=self._cursor is not None and not self._cursor.finished,
+            left=(cursor := self._cursor) is not None and not cursor.finished,
+            ended=cursor.order.end if cursor is not None and cursor.finished else None,
             asks_twice=self._fl_count > 0 and not self._auto_workers,
         )
 

@@ -11,17 +11,14 @@ import numpy as np
 from torch.utils.data import BatchSampler
 
 from foreload._torch import draw_seed
-from foreload.checks import Indices
+from foreload.checks import Indices, known_length
 from foreload.errors import warn_user
 from foreload.nested import snapshot
-from foreload.order.generator_states import (
-    kept_generators,
-    own_generator,
-    sampler_states,
-    set_sampler_states,
-)
+from foreload.order.generator_states import kept_generators, own_generator, sampler_states, set_sampler_states
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
-from foreload.order.resume import BatchBounds, Ranges, Start, has_state, is_same_state, state_of
+from foreload.order.own_sampler.end import SamplerEnd
+from foreload.order.own_state import has_state, is_same_state, state_of
+from foreload.order.resume import BatchBounds, Ranges, Start
 from foreload.order.skip import LeftOut
 
 __all__ = ["SamplerBatches"]
@@ -44,6 +41,7 @@ class SamplerBatches(Iterator[Any]):
 
     Attributes:
         bounds: where batches begin, in samples, or in batches if the user's own sampler makes them.
+        end: the states with which a sampler that has states ended the epoch.
         ready: batches that can be had without drawing from the sampler: none.
         drew_seed: whether the sampler's generator is past the base seed that a loader draws from it too.
     """
@@ -65,21 +63,22 @@ class SamplerBatches(Iterator[Any]):
         self._asked = 0
         drawn = {} if start.drawn is None else start.drawn
         self._at = drawn.get("at", 0)  # position of the next item of the sampler
-        self._own = drawn.get("own")
+        self._own: Any = drawn.get("own")
         self._replay = drawn.get("generators")
         if self._replay is not None and not start.begun and self._replay["next"] in (None, self._replay["iter"]):
             # Nothing need be replayed if the generators are the very ones that the state was taken with.
             self._replay = None if sampler_states(self._inner) == self._replay["iter"] else self._replay
-        # Whether the sampler's own state is one of its end: of the epoch before this one, or of this one.
+        # Whether its own state is one of its end: of the epoch before this one, or of this one.
         self._again = self._own is not None and (start.over or bool(drawn.get("again")))
         self._is_over = bool(drawn.get("over")) and not start.over
         self._stateful = has_state(self._inner)
+        self.end = SamplerEnd(None)
         self._before: Any = None  # its state when it was asked for its iterator
-        # The states of generators when the sampler was asked for its iterator, and for the first item.
+        # Those of generators when it was asked for its iterator, and for the first item.
         self._generators: dict[str, Any] = {"iter": None, "next": None, "drew": False}
         self._raw: Any = None
-        self._has_begun = self._is_through = False
-        self._known: Iterator[Any] | None = None  # what is still to come, if it has been drawn
+        self._has_begun = self._is_through = self._lags = False
+        self._known: Any = None  # what is still to come, if it has been drawn
         if not self._cuts:
             self._open()  # as torch does; it asks the sampler within its own batch sampler at the first batch
 
@@ -98,7 +97,7 @@ class SamplerBatches(Iterator[Any]):
         self._raw = iter(())  # whose iteration fails is not asked for it again: torch's batches end there too
         self._raw = self._iterated(own)
         if own is not None and own["iterator"] is not None and has_state(self._raw):
-            self._raw.load_state_dict(copy.deepcopy(own["iterator"]))
+            self._set(self._raw, own["iterator"])
         self._stateful = self._stateful or has_state(self._raw)
         if self._is_over:
             self._end(own)
@@ -108,8 +107,7 @@ class SamplerBatches(Iterator[Any]):
         if self._raw is None or self._is_replayed or self._is_over:
             return
         if has_state(self._inner):
-            own = self._own if self._again else None
-            if own is not None and is_same_state(state_of(self._inner), own["sampler"]):
+            if self._again and is_same_state(state_of(self._inner), self._own["sampler"]):
                 iter(self._inner)  # the first call led to the end of the epoch that the state is of
             self._before = state_of(self._inner)
         elif not self._stateful:
@@ -148,13 +146,20 @@ class SamplerBatches(Iterator[Any]):
 
     def _restore(self, state: Any) -> None:
         if state is not None and has_state(self._inner):
-            self._inner.load_state_dict(copy.deepcopy(state))
+            self._set(self._inner, state)
+
+    def _set(self, thing: Any, state: Any) -> None:
+        thing.load_state_dict(copy.deepcopy(state))
+        # It may tell of that only when it is asked for its next item.
+        self._lags |= not is_same_state(thing.state_dict(), state)
 
     def _end(self, own: Any) -> None:
         """Leave the sampler as its last batch left it: its next iterator is of the next epoch."""
-        if own is not None and own["sampler"] is not None and next(self._raw, self) is not self:
+        has_sampler = own is not None and own["sampler"] is not None
+        if has_sampler and (own["iterator"] is not None or next(self._raw, self) is not self):
             self._restore(own["sampler"])
         self._raw = iter(())
+        self.end = SamplerEnd.gone_on_from(self._loaded(), self._now(over=True))
 
     def _replayed(self, states: dict[str, Any]) -> Iterator[Any]:
         """Return what the sampler yields with these states of the generators."""
@@ -163,10 +168,9 @@ class SamplerBatches(Iterator[Any]):
                 f"{type(self._inner).__name__} has no state_dict() and load_state_dict(): what it yielded before "
                 "is drawn again (no sample is loaded for that)"
             )
-        now = sampler_states(self._inner)
+        now, own = sampler_states(self._inner), own_generator(self._inner)
         set_sampler_states(self._inner, states["iter"])
         draws_seed = states["next"] is None and states["drew"]
-        own = own_generator(self._inner)
         draws_own = states["next"] is None and own is not None and bool(states.get("seeds"))
         if draws_seed and self._cuts:
             draw_seed()
@@ -191,11 +195,8 @@ class SamplerBatches(Iterator[Any]):
         if not hasattr(self._inner, "__len__"):
             return items
         items = iter(list(items))
-        own = own_generator(self._inner)
-        kept = None if own is None else own.get_state()
-        set_sampler_states(self._inner, states)
-        if own is not None and kept is not None:
-            own.set_state(kept)
+        with kept_generators(own_generator(self._inner)):
+            set_sampler_states(self._inner, states)
         return items
 
     def _begin(self) -> Iterator[Any]:
@@ -204,8 +205,9 @@ class SamplerBatches(Iterator[Any]):
             if self._own is None and self._replay is None and not self._stateful:
                 self._first_draw()
             self._open()
-            if self._stateful and not self._is_over:
-                self._states[0] = self._now()
+            if self._stateful:
+                self._states[0] = self._loaded() if self._lags or self._is_over else self._now()
+                self.end = self.end if self._is_over else SamplerEnd(known_length(self._inner))
             self._has_begun = True
         return self._left() if self._known is None else self._known
 
@@ -242,14 +244,15 @@ class SamplerBatches(Iterator[Any]):
                 raise
             self._again = False
             self._at += 1
+            if self._stateful:
+                self.end.after_item(self._at, self._now)
             if self._taken and any(begin < self._at <= end for begin, end in self._taken):
                 continue
             if self._skip is not None and self._skip.has_samples:
-                left = self._skip.left_of(item, is_batch=self._skip.batched and not self._cuts)
-                if left is None:
+                item = self._skip.left_of(item, is_batch=self._skip.batched and not self._cuts)
+                if item is None:
                     self._left_out.append((self._at - 1, self._at))
                     continue
-                item = left
             yield item
 
     @property
@@ -280,8 +283,8 @@ class SamplerBatches(Iterator[Any]):
         return iter(snapshot(list(batch))) if isinstance(batch, Iterator) else snapshot(batch)
 
     def _note(self, *, over: bool) -> None:
-        if self._stateful:
-            self._states[self._asked] = self._now(over)
+        if self._stateful and not self._is_over:
+            self._states[self._asked] = self.end.over(self._now(over)) if over else self._now(over)
             if len(self._states) > _MOST_STATES:
                 self._forget(self.delivered())
 
@@ -296,12 +299,18 @@ class SamplerBatches(Iterator[Any]):
         is_two = raw is not self._inner and has_state(self._inner)
         sampler = state_of(self._inner) if is_two else None
         own = {"sampler": sampler, "iterator": iterator}
+        if self._at == 0 and not over and self._start.ended is not None:
+            own = self._start.ended.before_next(own)
         counts = is_two and raw is not None and (iterator is not None or not (self._at or over))
         if counts and not is_same_state(self._before, sampler):
             own["before"] = copy.deepcopy(self._before)
         # Before its first item, it may still have the state in which the epoch before this one has left it.
         again = self._again or (self._at == 0 and not over)
         return {"own": own, "at": self._at, "over": over or self._is_over, "again": again}
+
+    def _loaded(self) -> dict[str, Any]:
+        """Return the state that this goes on from, before its first item."""
+        return {**self._start.drawn, "over": self._is_over, "again": self._again}
 
     def peek(self) -> Indices | None:
         """Return all indices of the epoch without consuming them, before its first batch.
@@ -312,25 +321,22 @@ class SamplerBatches(Iterator[Any]):
             return None
         if self._own is None and self._replay is None and not draws_at_once(self._inner):
             with kept_generators(self._inner.generator):
-                known = [index for position, index in enumerate(self._inner) if self._stays(position, index)]
+                known = [index for at, index in enumerate(self._inner) if self._stays(at, index)]
         else:
             # Of the iterator that is there: it may have looked at the sampler's epoch, or go on from a state.
             known = list(self._begin())
             self._known = iter(known)
-        indices = np.array(known, np.int64)
-        if not self._cuts or not self._sampler.drop_last:
-            return indices
-        return indices[: len(indices) // self.bounds.size * self.bounds.size]
+        indices, drops = np.array(known, np.int64), self._cuts and self._sampler.drop_last
+        return indices[: len(indices) // self.bounds.size * self.bounds.size] if drops else indices
 
     def _stays(self, position: int, index: Any) -> bool:
-        if any(begin <= position < end for begin, end in self._taken):
-            return False
-        return self._skip is None or not self._skip.has_sample(index)
+        is_taken = any(begin <= position < end for begin, end in self._taken)
+        return not (is_taken or (self._skip is not None and self._skip.has_sample(index)))
 
     def state(self, batches: int) -> Any:
         """Return what is needed to resume after the first ``batches`` batches of this iteration."""
         if not self._has_begun and (self._own is not None or self._replay is not None):
-            return {**self._start.drawn, "over": self._is_over, "again": self._again}
+            return self._loaded()
         if self._stateful:
             if self._start.left:
                 self._open()  # which is its own way to leave the epoch in whose middle it is
