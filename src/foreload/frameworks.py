@@ -7,7 +7,6 @@ and Ray Train of torch's. All of them pass on the number of workers, so that lea
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 import sys
 import weakref
@@ -19,6 +18,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
 from foreload._torch import TorchDataLoader, index_sampler
+from foreload.epochs.loader.accelerate import keep_states, pass_on_epochs
 from foreload.epochs.loader.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
@@ -144,8 +144,8 @@ def _watch_frameworks() -> None:
         if builds is TorchDataLoader or (isinstance(builds, type) and issubclass(builds, AdaptableLoader)):
             vars(module)["DataLoader"] = _Loader
             if hasattr(getattr(module, "DataLoaderDispatcher", None), "_fetch_batches"):
-                _keep_states(module)
-                _pass_on_epochs(module)
+                keep_states(module, lambda count: _counted(count) is not None)
+                pass_on_epochs(module)
         elif hasattr(module, function) and name not in _unknown:
             _unknown.add(name)
             warn_user(
@@ -156,49 +156,6 @@ def _watch_frameworks() -> None:
 
 
 _unknown: set[str] = set()
-
-
-def _keep_states(accelerate: Any) -> None:
-    """Let Accelerate save the state of a foreload loader where it would build a stateful one of torchdata's.
-
-    Where one rank loads for all (``dispatch_batches``), Accelerate takes a state when it is some batches ahead,
-    and corrects that in torchdata's states; foreload's are taken before it goes ahead.
-    """
-    adapter, dispatcher = accelerate.DataLoaderAdapter, accelerate.DataLoaderDispatcher
-    init, fetch = adapter.__init__, dispatcher._fetch_batches
-
-    @functools.wraps(init)
-    def __init__(self: Any, *args: Any, use_stateful_dataloader: bool = False, **kwargs: Any) -> None:
-        ours = _counted(kwargs.get("num_workers")) is not None
-        init(self, *args, use_stateful_dataloader=use_stateful_dataloader and not ours, **kwargs)
-        self.use_stateful_dataloader = use_stateful_dataloader  # checkpoints then hold the state
-
-    @functools.wraps(fetch)
-    def _fetch_batches(self: Any, iterator: Any) -> Any:
-        if not isinstance(self.base_dataloader, AdaptableLoader):
-            return fetch(self, iterator)
-        state = self.base_dataloader.state_dict()
-        found = fetch(self, iterator)
-        self.dl_state_dict = {**state, "_iterator_finished": False}
-        return found
-
-    adapter.__init__, dispatcher._fetch_batches = __init__, _fetch_batches
-
-
-def _pass_on_epochs(accelerate: Any) -> None:
-    """Let ``set_epoch`` of a prepared loader reach the foreload loader, which hears of a sampler's epoch only.
-
-    Accelerate calls it before each epoch, too, with its own count, which begins from 0 in each run.
-    """
-    for prepared in (accelerate.DataLoaderShard, accelerate.DataLoaderDispatcher):
-        set_epoch = prepared.set_epoch
-
-        def chosen(self: Any, epoch: int, set_epoch: Any = set_epoch) -> None:
-            if epoch != self.iteration and isinstance(self.base_dataloader, AdaptableLoader):
-                self.base_dataloader.count_from(epoch)  # samplers are set below
-            set_epoch(self, epoch)
-
-        prepared.set_epoch = functools.wraps(set_epoch)(chosen)
 
 
 def _of_all_ranks(dataset: Any) -> Any:

@@ -274,10 +274,12 @@ DISPATCHED: list[tuple[Any, dict[str, Any]]] = [
 
 
 def _resumed(data: Any, **arguments: Any) -> list[Any]:
-    """The batches of an epoch, and those that are left after each state that was taken in it."""
+    """The batches of an epoch, those that are left after each state that was taken in it, and these states."""
 
     def make() -> Any:
-        return prepared(fl.DataLoader(data, batch_size=4, num_workers=0, **arguments), dispatch_batches=True)
+        loader = prepared(fl.DataLoader(data, batch_size=4, num_workers=0, **arguments), dispatch_batches=True)
+        loader.use_stateful_dataloader = True  # as an option sets it where torchdata is installed
+        return loader
 
     loader = make()
     taken, states = [], []
@@ -289,7 +291,8 @@ def _resumed(data: Any, **arguments: Any) -> list[Any]:
         again = make()
         again.load_state_dict(state)
         rests.append(indices(again))
-    return [taken, rests]
+    states.append(loader.state_dict())
+    return [taken, rests, states]
 
 
 def _load(rank: int, port: int, folder: str) -> None:
@@ -337,8 +340,10 @@ def test_ranks_get_what_torchs_loader_would_give_them(tmp_path: pathlib.Path) ->
         assert {index for batch in [*first, *second] for index in batch} == set(range(22))
     assert (epochs[3], others[3]) == (epochs[1][1:], others[1][1:])
     assert samples == 3 * 12 + 8
+    for (_, _, states), (_, _, others) in zip(mine["resumed"], theirs["resumed"], strict=True):
+        assert states == others  # of which Accelerate keeps those of the rank that writes last
     for result in (mine, theirs):
-        for (data, _), (taken, rests) in zip(DISPATCHED, result["resumed"], strict=True):
+        for (data, _), (taken, rests, _) in zip(DISPATCHED, result["resumed"], strict=True):
             assert len(rests) == len(taken) - 1, data
             # (The last batch is filled up with samples of the first that a run has loaded.)
             assert [rest[:-1] for rest in rests] == [taken[done:-1] for done in range(1, len(taken))], data
