@@ -205,6 +205,33 @@ def test_the_state_of_a_loader_that_goes_on_may_be_saved_before_its_first_batch(
     assert [_flat(third), _flat(third)] == expected
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [1, SIZE, 4])
+@pytest.mark.parametrize("left", [0, 1, 2, None])
+@pytest.mark.parametrize("sampler", [Counted, CountsLast, SetsBack])
+def test_the_end_of_an_epoch_that_was_gone_on_with_leads_to_the_next(
+    sampler: type[Counted], left: int | None, size: int, workers: int
+) -> None:
+    """Also where only its last samples were left, or it has but one batch."""
+
+    def make(state: Any = None) -> Any:
+        loader: Any = fl.DataLoader(range(SIZE), size, sampler=sampler(), num_workers=workers)  # type: ignore[arg-type]
+        if state is not None:
+            loader.load_state_dict(state)
+        return loader
+
+    loader = make()
+    if left is not None:
+        batches = iter(loader)
+        take(batches, max(0, len(loader) - left))
+        loader = make(loader.state_dict())
+    list(loader)
+    again = make(loader.state_dict())
+    for each in (loader, again):
+        iter(each)  # which nobody asks for a batch
+    assert [_flat(again), _flat(again)] == [_flat(loader), _flat(loader)]
+
+
 def test_a_state_before_the_first_batch_asks_the_sampler_for_no_iterator() -> None:
     """Torch asks the sampler in its own batch sampler at the first batch, when an eager one draws its order."""
     sampler = Always()

@@ -13,7 +13,7 @@ from foreload.batch.failure import SampleError, stop_error
 from foreload.batch.unlike import note_unlike
 from foreload.batch.worker_progress import BEGUN, Progress
 from foreload.order.mosaic import is_streaming
-from foreload.order.own_state import has_state, require_taken, state_of
+from foreload.order.own_state import has_state, is_same_state, require_taken, state_of
 from foreload.order.shuffle import Shuffled, ShuffledState
 from foreload.record.spans import Stage
 
@@ -73,6 +73,7 @@ class StreamBatches(Iterator[Any]):
         self._again = "over" in state and (again or state["again"])
         # Before its first item, it may still have the state in which the pass before this one has left it.
         self._is_new = not state
+        self._loaded: dict[str, Any] | None = None  # what it tells of with its next item only
         self._over = not again and state.get("over", False)
         self._ended = not again and (self._over or state.get("ended", False))
         self._items = self._opened(state)
@@ -93,14 +94,18 @@ class StreamBatches(Iterator[Any]):
         state = written(state)
         require_taken(state)
         if state.get("dataset") is not None and has_state(self._dataset):
-            self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
-            self._begin_draws()
+            self._set(self._dataset, state["dataset"], state)
         items: Any = iter(self._dataset)
         if state.get("iterator") is not None and has_state(items):
             # A dataset that is its own iterator may have begun anew.
-            items.load_state_dict(copy.deepcopy(state["iterator"]))
-            self._begin_draws()
+            self._set(items, state["iterator"], state)
         return items
+
+    def _set(self, thing: Any, own: Any, state: dict[str, Any]) -> None:
+        thing.load_state_dict(copy.deepcopy(own))
+        if not isinstance(thing, Shuffled) and not is_same_state(thing.state_dict(), own):
+            self._loaded = state
+        self._begin_draws()
 
     def _begin_draws(self) -> None:
         """Key the generators, if this epoch begins with a state of the end of the one before.
@@ -125,6 +130,8 @@ class StreamBatches(Iterator[Any]):
         if not self.is_stateful:
             return None
         is_own_iterator = self._items is self._dataset
+        if self._loaded is not None:
+            return {**self._loaded, "ended": self._ended, "over": self._over, "again": self._again}
         return {
             "dataset": None if is_own_iterator else _state_of(self._dataset),
             "iterator": _state_of(self._items),
@@ -155,7 +162,7 @@ class StreamBatches(Iterator[Any]):
             try:
                 item = next(self._items)
             except StopIteration:
-                self._is_new = False
+                self._is_new, self._loaded = False, None
                 if not self._again:
                     self._over = True
                     self._ended |= not self._asks_again
@@ -171,6 +178,7 @@ class StreamBatches(Iterator[Any]):
                 self._errors.append(SampleError.of(None, error, "skip"))
                 continue
             self._again = self._is_new = False
+            self._loaded = None
             return item
 
     def _samples(self) -> Any:

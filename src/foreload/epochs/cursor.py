@@ -24,7 +24,7 @@ from foreload.order.mixture import MixtureSampler
 from foreload.order.mosaic import is_streaming
 from foreload.order.own_state import has_state
 from foreload.order.ranks import Router
-from foreload.order.resume import BEGINNING, BatchBounds, Given, Start, drawn_of
+from foreload.order.resume import BEGINNING, BatchBounds, Given, Start, read_whole
 from foreload.order.samplers import KeyedSampler
 from foreload.order.skip import left_out_of
 
@@ -84,11 +84,7 @@ class Cursor:
         self._draws_seed = spec.base_seed is None if state is None else state["draws_seed"]
         self.again = state is not None and state["finished"]
         if state is not None:
-            given = [(begin, end) for begin, end in state["given"]] if has_begun else []
-            drew = self._draws_seed and spec.generator is None
-            seeds = spec.generator if self._draws_seed else None
-            over = state["finished"]
-            start = Start(given, drawn_of(state), begun=state["order_drawn"], over=over, drew=drew, seeds=seeds)
+            start = self._start(state, has_begun=has_begun)
             self.streams = {
                 worker: Progress(0 if self.again and is_stream else since, own, tuple(replay))
                 for worker, since, own, replay in state["streams"]
@@ -126,6 +122,16 @@ class Cursor:
         if state is not None and has_begun:
             key_seed, key_epoch = state["key"]
             self.key = (key_seed, key_epoch)
+
+    def _start(self, state: dict[str, Any], *, has_begun: bool) -> Start:
+        return Start(
+            [(begin, end) for begin, end in state["given"]] if has_begun else [],
+            read_whole(state["drawn"]),
+            begun=state["order_drawn"],
+            over=state["finished"],
+            drew=self._draws_seed and self._spec.generator is None,
+            seeds=self._spec.generator if self._draws_seed else None,
+        )
 
     def _seed(self, state: dict[str, Any] | None, *, has_begun: bool) -> int:
         spec = self._spec
@@ -293,7 +299,11 @@ def coming(spec: OrderSpec, last: Cursor | None = None) -> dict[str, Any]:
         "drawn": None
         if spec.is_stream
         else coming_draw(
-            spec.sampler, spec.generator, drew=draws_seed, twice=spec.asks_twice and draws_seed, ended=spec.ended
+            spec.sampler,
+            spec.generator,
+            drew=draws_seed,
+            twice=spec.asks_twice and draws_seed,
+            ended=spec.beginning.ended,
         ),
         "draws_seed": draws_seed,
         "base_seed": base_seed,

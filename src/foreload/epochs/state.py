@@ -18,7 +18,7 @@ from foreload.order.batches import is_function, is_shared
 from foreload.order.generator_states import check_sampler_states, check_text
 from foreload.order.mosaic import is_streaming, load_streaming_state, streaming_state
 from foreload.order.own_state import has_state, require_taken
-from foreload.order.resume import drawn_of, kept_whole
+from foreload.order.resume import kept_whole, read_whole
 from foreload.order.samplers import num_ranks
 from foreload.protocol import ArraySampler
 
@@ -42,7 +42,7 @@ def save(spec: OrderSpec, cursor: Cursor | None, epoch: int) -> dict[str, Any]:
     else:
         state = cursor.state()
     if is_streaming(spec.dataset):
-        state["dataset"] = None if cursor is None else (_streaming_state(spec.dataset, cursor),)
+        state["dataset"] = None if cursor is None else kept_whole(_streaming_state(spec.dataset, cursor))
     drawn = state["drawn"]
     for taken in (drawn.get("own") if isinstance(drawn, dict) else None, *(each[2] for each in state["streams"])):
         require_taken(taken)
@@ -50,7 +50,9 @@ def save(spec: OrderSpec, cursor: Cursor | None, epoch: int) -> dict[str, Any]:
     # What is delivered out of order, this rank alone has had; otherwise all ranks have the same state.
     is_own = own["ranks"] > 1 and bool(state["given"]) and (not spec.in_order or _has_gaps(state["given"]))
     rank = getattr(item_sampler(spec.sampler), "rank", None) if is_own else None
-    state |= {"drawn": kept_whole(drawn), "streams": tuple(state["streams"])}
+    if isinstance(drawn, dict) and not {"own", "generators"}.isdisjoint(drawn):  # of a sampler of the user's
+        state["drawn"] = kept_whole(drawn)
+    state["streams"] = tuple(state["streams"])
     return {"foreload": _VERSION, **own, **state, "rank": rank}
 
 
@@ -98,10 +100,9 @@ def resume(spec: OrderSpec, state: Any, *, chooses: bool = False) -> Resumption:
     _check_drawn(spec, state)
     sampler = getattr(spec.sampler, "sampler", spec.sampler)
     if isinstance(sampler, ArraySampler) and state["drawn"] is not None:
-        sampler.restore_drawn(drawn_of(state))
+        sampler.restore_drawn(read_whole(state["drawn"]))
     if is_streaming(spec.dataset) and state.get("dataset") is not None:
-        (own,) = state["dataset"]
-        load_streaming_state(spec.dataset, own, finished=state["finished"])
+        load_streaming_state(spec.dataset, read_whole(state["dataset"]), finished=state["finished"])
         state = {**state, "streams": [], "turn": 0}
     if spec.is_stream and any(since and own is None for _, since, own, _ in state["streams"]):
         warnings.warn(
@@ -297,7 +298,7 @@ def _check_given(spec: OrderSpec, state: dict[str, Any]) -> None:
 
 def _check_drawn(spec: OrderSpec, state: dict[str, Any]) -> None:
     """Check what the order is drawn from, as the kind of sampler has it."""
-    drawn, inner = drawn_of(state), getattr(spec.sampler, "sampler", spec.sampler)
+    drawn, inner = read_whole(state["drawn"]), getattr(spec.sampler, "sampler", spec.sampler)
     if isinstance(inner, ArraySampler) and is_shared(spec.sampler):
         return  # which checks that itself
     if isinstance(drawn, dict) and not (is_function(spec.sampler) and num_ranks(inner) > 1):

@@ -14,7 +14,6 @@ from foreload.order.batches import ArrayBatches, batches
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.own_sampler.ahead import Lookahead
 from foreload.order.own_sampler.batches import SamplerBatches
-from foreload.order.own_sampler.end import SamplerEnd
 from foreload.order.ranks import Router
 from foreload.order.resume import BEGINNING, BatchBounds, Ranges, Start
 from foreload.order.skip import LeftOut
@@ -163,10 +162,15 @@ class EpochOrder(Iterator[Any]):
         """Whether the user's generator is past the base seed of the workers, because the order is drawn again."""
         return isinstance(self._batches, SamplerBatches) and self._batches.drew_seed
 
-    @property
-    def end(self) -> SamplerEnd | None:
-        """The states at the epoch's end of a sampler that has states."""
-        return self._batches.end if isinstance(self._batches, SamplerBatches) else None
+    def next_beginning(self, *, left: bool) -> Start:
+        """Return how the epoch after this one begins.
+
+        Args:
+            left: whether the loop has left this one in its middle.
+        """
+        if isinstance(self._batches, SamplerBatches):
+            return self._batches.next_beginning(left=left)
+        return Start(is_fresh=True, left=left) if left else BEGINNING
 
     def follow(self, delivered: Callable[[], int]) -> None:
         """Hold the states of batches only until they are delivered; ``delivered`` returns how many have been."""

@@ -14,9 +14,9 @@ __all__ = [
     "Given",
     "Ranges",
     "Start",
-    "drawn_of",
     "kept_whole",
     "merged",
+    "read_whole",
 ]
 
 Ranges = list[tuple[int, int]]
@@ -58,24 +58,23 @@ class Start:
 BEGINNING = Start(is_fresh=True)
 
 
-def kept_whole(drawn: Any) -> Any:
-    """Return what an order is drawn from in the form in which it is saved.
+def kept_whole(own: dict[str, Any]) -> tuple[dict[str, Any]]:
+    """Return a part of a state whose keys depend on the moment, in the form in which it is saved.
 
-    For a sampler of the user's own, its keys depend on the moment. ``torch.distributed.checkpoint`` takes nested
-    dicts apart, and loads only the keys that the state of a new loader has; but it keeps tuples whole.
+    ``torch.distributed.checkpoint`` takes nested dicts apart, and loads only the keys that the state of a new
+    loader has; but it keeps tuples whole.
 
-    >>> state = {"drawn": kept_whole({"generators": {"next": None}})}
-    >>> state, drawn_of(state)
-    ({'drawn': ({'generators': {'next': None}},)}, {'generators': {'next': None}})
+    >>> saved = kept_whole({"generators": {"next": None}})
+    >>> saved, read_whole(saved), read_whole([7])
+    (({'generators': {'next': None}},), {'generators': {'next': None}}, [7])
     """
-    is_own = isinstance(drawn, dict) and not {"own", "generators"}.isdisjoint(drawn)
-    return (drawn,) if is_own else drawn
+    return (own,)
 
 
-def drawn_of(state: dict[str, Any]) -> Any:
-    """Return what the order is drawn from that a saved state is of."""
-    drawn = state["drawn"]
-    return drawn[0] if isinstance(drawn, (list, tuple)) and len(drawn) == 1 else drawn
+def read_whole(saved: Any) -> Any:
+    """Return what :func:`kept_whole` was given; anything else as it is. (``json`` makes lists of tuples.)"""
+    is_whole = isinstance(saved, (list, tuple)) and len(saved) == 1 and isinstance(saved[0], dict)
+    return saved[0] if is_whole else saved
 
 
 def merged(ranges: Ranges) -> Ranges:

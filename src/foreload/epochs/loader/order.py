@@ -15,7 +15,6 @@ from foreload.errors import warn_user
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.mixture import MixtureSampler
 from foreload.order.own_sampler.ahead import Lookahead
-from foreload.order.own_sampler.end import SamplerEnd
 from foreload.order.ranks import first_value, present_rank
 from foreload.order.resume import BEGINNING, Start
 from foreload.order.samplers import KeyedSampler, nested_samplers, num_ranks, rank_share
@@ -45,8 +44,7 @@ class OrderSpec:
         keeps: whether workers, or the calling thread, go on in the next epoch with the same copy of the dataset.
         lookahead: finds out whether a sampler of the user's may be asked ahead of the loop; None: it may.
         in_order: whether batches come in this order.
-        left: whether the loop has left the latest epoch in its middle.
-        ended: how a sampler with a state ended the latest epoch, if that is over.
+        beginning: how the epoch after the latest one begins.
         asks_twice: whether a sampler is asked for its iterator before the base seed is drawn and after it, as by
             torch when it starts workers.
     """
@@ -63,21 +61,13 @@ class OrderSpec:
     keeps: bool = False
     lookahead: Lookahead | None = None
     in_order: bool = True
-    left: bool = False
-    ended: SamplerEnd | None = None
+    beginning: Start = BEGINNING
     asks_twice: bool = False
 
     @property
     def is_stream(self) -> bool:
         """Whether the dataset is iterable, so that samples have no indices."""
         return is_instance(self.dataset, IterableDataset)
-
-    @property
-    def beginning(self) -> Start:
-        """How the epoch after the latest one begins."""
-        if self.left or self.ended is not None:
-            return Start(is_fresh=True, left=self.left, ended=self.ended)
-        return BEGINNING
 
     @property
     def sampler_epoch(self) -> int | None:

@@ -26,6 +26,7 @@ from foreload.options import WorkerKind
 from foreload.order.epoch_order import EpochOrder
 from foreload.order.known import KNOWN_SAMPLERS
 from foreload.order.own_sampler.ahead import Lookahead
+from foreload.order.resume import BEGINNING
 from foreload.protocol import EpochListener
 from foreload.record.recorder import Recorder, Watch
 from foreload.record.spans import Spans
@@ -217,7 +218,7 @@ class EpochSource(LoaderOrder[T_co]):
         return plan
 
     def _order_spec(self) -> OrderSpec:
-        options = self._foreload
+        options, cursor = self._foreload, self._cursor
         sampler, is_batched, by_processes = index_sampler(self), auto_collates(self), self.by_processes
         has_parts = by_processes or is_instance(self.dataset, IterableDataset)
         has_copies = self._fl_count > 0 and (by_processes or (has_parts and not self._auto_workers))
@@ -236,8 +237,7 @@ class EpochSource(LoaderOrder[T_co]):
             # A number of workers says when batches are drawn, as in torch.
             lookahead=self._lookahead if self._auto_workers and options.workers != "ray" else None,
             in_order=self.in_order,
-            left=(cursor := self._cursor) is not None and not cursor.finished,
-            ended=cursor.order.end if cursor is not None and cursor.finished else None,
+            beginning=BEGINNING if cursor is None else cursor.order.next_beginning(left=not cursor.finished),
             asks_twice=self._fl_count > 0 and not self._auto_workers,
         )
 

@@ -21,7 +21,7 @@ from foreload.order.lookahead import step_indices
 from foreload.order.mixture import MixtureSampler
 from foreload.order.own_state import has_state
 from foreload.order.ranks import Router
-from foreload.order.resume import drawn_of
+from foreload.order.resume import read_whole
 from foreload.order.samplers import KeyedSampler, num_ranks
 from foreload.order.skip import Skip, check_skip, left_out_of
 from foreload.record.recorder import Watch
@@ -187,7 +187,7 @@ class StatefulSource(EpochSource[T_co]):
         state = self._resumed
         if state is None or not state["begun"] or isinstance(self.dataset, IterableDataset):
             return
-        drawn = drawn_of(state)
+        drawn = read_whole(state["drawn"])
         if isinstance(drawn, dict) and drawn.get("own") is not None:
             return  # a sampler of the user's own, which goes on with that epoch
         number = state["sampler_epoch"] if self._foreload.seed is None else state["epoch"]

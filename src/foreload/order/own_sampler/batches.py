@@ -17,6 +17,7 @@ from foreload.nested import snapshot
 from foreload.order.generator_states import kept_generators, own_generator, sampler_states, set_sampler_states
 from foreload.order.known import KNOWN_SAMPLERS, draws_at_once
 from foreload.order.own_sampler.end import SamplerEnd
+from foreload.order.own_sampler.setting import SamplerSetting
 from foreload.order.own_state import has_state, is_same_state, state_of
 from foreload.order.resume import BatchBounds, Ranges, Start
 from foreload.order.skip import LeftOut
@@ -73,11 +74,11 @@ class SamplerBatches(Iterator[Any]):
         self._is_over = bool(drawn.get("over")) and not start.over
         self._stateful = has_state(self._inner)
         self.end = SamplerEnd(None)
-        self._before: Any = None  # its state when it was asked for its iterator
+        self._setting = SamplerSetting(self._inner)
         # Those of generators when it was asked for its iterator, and for the first item.
         self._generators: dict[str, Any] = {"iter": None, "next": None, "drew": False}
         self._raw: Any = None
-        self._has_begun = self._is_through = self._lags = False
+        self._has_begun = self._is_through = False
         self._known: Any = None  # what is still to come, if it has been drawn
         if not self._cuts:
             self._open()  # as torch does; it asks the sampler within its own batch sampler at the first batch
@@ -95,9 +96,9 @@ class SamplerBatches(Iterator[Any]):
         if own is None and self._generators["iter"] is None and not self._stateful:
             self._generators["iter"] = sampler_states(self._inner)
         self._raw = iter(())  # whose iteration fails is not asked for it again: torch's batches end there too
-        self._raw = self._iterated(own)
+        self._raw = self._setting.iterated(own, self._at, is_over=self._is_over)
         if own is not None and own["iterator"] is not None and has_state(self._raw):
-            self._set(self._raw, own["iterator"])
+            self._setting.set(self._raw, own["iterator"])
         self._stateful = self._stateful or has_state(self._raw)
         if self._is_over:
             self._end(own)
@@ -109,55 +110,17 @@ class SamplerBatches(Iterator[Any]):
         if has_state(self._inner):
             if self._again and is_same_state(state_of(self._inner), self._own["sampler"]):
                 iter(self._inner)  # the first call led to the end of the epoch that the state is of
-            self._before = state_of(self._inner)
+            self._setting.before = state_of(self._inner)
         elif not self._stateful:
             self._generators["iter"] = sampler_states(self._inner)
         self._raw = iter(())
         self._raw = iter(self._inner)
 
-    def _iterated(self, own: Any) -> Any:
-        """Return the iterator of the sampler, which begins its next epoch or goes on with one.
-
-        Before its first item, and later if its position is in its iterator, one of two states of the sampler leads
-        to this epoch: that before it was asked for its iterator, for one that always counts an epoch then; or that
-        after it, for one that counts only if it was not set to a state.
-        """
-        inner = self._inner
-        if not has_state(inner):
-            return iter(inner)
-        if own is None or self._is_over:
-            self._restore(None if own is None else own["sampler"])
-            self._before = state_of(inner)
-            return iter(inner)
-        self._before = own.get("before", own["sampler"])
-        is_set = self._at > 0 or not is_same_state(inner.state_dict(), self._before)
-        if is_set:
-            self._restore(self._before)
-        generators = sampler_states(inner)
-        raw = iter(inner)
-        has_begun = is_same_state(inner.state_dict(), own["sampler"])
-        if "before" in own and not has_begun:
-            self._restore(own["sampler"])
-            return iter(inner)
-        if "before" in own or self._at or not (is_set and has_begun):
-            return raw
-        # It may not have counted because it was set to a state. (One that draws now would draw twice.)
-        return iter(inner) if sampler_states(inner) == generators else raw
-
-    def _restore(self, state: Any) -> None:
-        if state is not None and has_state(self._inner):
-            self._set(self._inner, state)
-
-    def _set(self, thing: Any, state: Any) -> None:
-        thing.load_state_dict(copy.deepcopy(state))
-        # It may tell of that only when it is asked for its next item.
-        self._lags |= not is_same_state(thing.state_dict(), state)
-
     def _end(self, own: Any) -> None:
         """Leave the sampler as its last batch left it: its next iterator is of the next epoch."""
         has_sampler = own is not None and own["sampler"] is not None
         if has_sampler and (own["iterator"] is not None or next(self._raw, self) is not self):
-            self._restore(own["sampler"])
+            self._setting.restore(own["sampler"])
         self._raw = iter(())
         self.end = SamplerEnd.gone_on_from(self._loaded(), self._now(over=True))
 
@@ -206,8 +169,10 @@ class SamplerBatches(Iterator[Any]):
                 self._first_draw()
             self._open()
             if self._stateful:
-                self._states[0] = self._loaded() if self._lags or self._is_over else self._now()
-                self.end = self.end if self._is_over else SamplerEnd(known_length(self._inner))
+                is_loaded = self._is_over or (self._own is not None and self._setting.is_behind)
+                self._states[0] = self._loaded() if is_loaded else self._now()
+                if not self._is_over:
+                    self.end = SamplerEnd(known_length(self._inner), self._at, self._states[0])
             self._has_begun = True
         return self._left() if self._known is None else self._known
 
@@ -299,14 +264,21 @@ class SamplerBatches(Iterator[Any]):
         is_two = raw is not self._inner and has_state(self._inner)
         sampler = state_of(self._inner) if is_two else None
         own = {"sampler": sampler, "iterator": iterator}
-        if self._at == 0 and not over and self._start.ended is not None:
-            own = self._start.ended.before_next(own)
         counts = is_two and raw is not None and (iterator is not None or not (self._at or over))
-        if counts and not is_same_state(self._before, sampler):
-            own["before"] = copy.deepcopy(self._before)
+        if counts and not is_same_state(self._setting.before, sampler):
+            own["before"] = copy.deepcopy(self._setting.before)
+        is_new = self._at == 0 and not over
+        if is_new and self._start.ended is not None:
+            own = self._start.ended.before_next(own)
         # Before its first item, it may still have the state in which the epoch before this one has left it.
-        again = self._again or (self._at == 0 and not over)
+        again = self._again or is_new
         return {"own": own, "at": self._at, "over": over or self._is_over, "again": again}
+
+    def next_beginning(self, *, left: bool) -> Start:
+        """Return how the epoch after this one begins; ``left``: the loop has left this one in its middle."""
+        if self._again and not self._has_begun:
+            return self._start  # nothing has been asked for since the state was loaded
+        return Start(is_fresh=True, left=left, ended=self.end)
 
     def _loaded(self) -> dict[str, Any]:
         """Return the state that this goes on from, before its first item."""
