@@ -276,8 +276,8 @@ class SamplerBatches(Iterator[Any]):
 
     def next_beginning(self, *, left: bool) -> Start:
         """Return how the epoch after this one begins; ``left``: the loop has left this one in its middle."""
-        if self._again and not self._has_begun:
-            return self._start  # nothing has been asked for since the state was loaded
+        if self._again and not self._has_begun and not self._setting.has_moved:
+            return self._start  # the state that was loaded is still to be gone on from
         return Start(is_fresh=True, left=left, ended=self.end)
 
     def _loaded(self) -> dict[str, Any]:

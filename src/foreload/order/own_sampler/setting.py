@@ -27,6 +27,7 @@ class SamplerSetting:
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
         self.before: Any = None
+        self._when_asked: tuple[Any] | None = None  # its state when it was asked, once it had been set to one
         self._behind: list[
             tuple[Any, Any]
         ] = []  # what does not tell of the state that it was set to, and its state
@@ -42,6 +43,11 @@ class SamplerSetting:
     def is_behind(self) -> bool:
         """Whether the sampler, or its iterator, still tells another state than the one that it was set to."""
         return any(is_same_state(state_of(thing), told) for thing, told in self._behind)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether asking it for its iterator has changed the sampler that was set to a state."""
+        return self._when_asked is not None and not is_same_state(state_of(self._sampler), self._when_asked[0])
 
     def restore(self, state: Any) -> None:
         """Set the sampler to a state, if it has states, and there is one."""
@@ -71,7 +77,7 @@ class SamplerSetting:
         is_set = at > 0 or not is_same_state(sampler.state_dict(), self.before)
         if is_set:
             self.restore(self.before)
-        generators = sampler_states(sampler)
+        generators, self._when_asked = sampler_states(sampler), (state_of(sampler),)
         iterator = iter(sampler)
         has_begun = is_same_state(sampler.state_dict(), own["sampler"])
         if "before" in own and not has_begun:
