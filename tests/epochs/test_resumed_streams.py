@@ -102,7 +102,7 @@ def test_streams_go_on(kind: Any, workers: str, stop: int | str, batch_size: int
 
 
 @pytest.mark.parametrize("batch_size", [3, None])
-@pytest.mark.parametrize("stop", [0, 1, 2, 5])
+@pytest.mark.parametrize("stop", [0, 1, 2, 5, "all"])
 @pytest.mark.parametrize(
     "how",
     [
@@ -115,10 +115,11 @@ def test_streams_go_on(kind: Any, workers: str, stop: int | str, batch_size: int
 )
 @pytest.mark.parametrize("kind", [StatefulStream, SetBack, StreamOfIterators])
 def test_the_second_pass_goes_on_where_some_workers_have_delivered_nothing_of_it(
-    kind: Any, how: dict[str, Any], stop: int, batch_size: int | None
+    kind: Any, how: dict[str, Any], stop: Any, batch_size: int | None
 ) -> None:
     loader: Any = fl.DataLoader(kind(), batch_size=batch_size, **how)
     expected = plain(loader)
+    stop = len(expected) if stop == "all" else stop
     iterator = iter(loader)
     assert plain(next(iterator) for _ in range(stop)) == expected[:stop]
     again: Any = fl.DataLoader(kind(), batch_size=batch_size, **how)

@@ -77,6 +77,8 @@ class StreamBatches(Iterator[Any]):
         self._over = not again and state.get("over", False)
         self._ended = not again and (self._over or state.get("ended", False))
         self._items = self._opened(state)
+        if self._over and self._loaded is not None:
+            self._lead_to_end(self._loaded)
         with self._errors.unrecorded():
             self._pass_over(progress.since)
 
@@ -106,6 +108,15 @@ class StreamBatches(Iterator[Any]):
         if not isinstance(thing, Shuffled) and not is_same_state(thing.state_dict(), own):
             self._loaded = state
         self._begin_draws()
+
+    def _lead_to_end(self, state: dict[str, Any]) -> None:
+        """Let the dataset take the position that it was set to, which its next pass would begin with otherwise."""
+        try:
+            next(self._items)
+        except StopIteration:
+            return
+        if state.get("dataset") is not None and has_state(self._dataset):
+            self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
 
     def _begin_draws(self) -> None:
         """Key the generators, if this epoch begins with a state of the end of the one before.
