@@ -69,13 +69,13 @@ class SamplerBatches(Iterator[Any]):
         if self._replay is not None and not start.begun and self._replay["next"] in (None, self._replay["iter"]):
             # Nothing need be replayed if the generators are the very ones that the state was taken with.
             self._replay = None if sampler_states(self._inner) == self._replay["iter"] else self._replay
-        # Whether its own state is one of its end: of the epoch before this one, or of this one.
+        # Whether the sampler's own state is one of its end: of the epoch before this one, or of this one.
         self._again = self._own is not None and (start.over or bool(drawn.get("again")))
         self._is_over = bool(drawn.get("over")) and not start.over
         self._stateful = has_state(self._inner)
         self.end = SamplerEnd(None)
         self._setting = SamplerSetting(self._inner)
-        # Those of generators when it was asked for its iterator, and for the first item.
+        # The states of generators when it was asked for its iterator, and for the first item.
         self._generators: dict[str, Any] = {"iter": None, "next": None, "drew": False}
         self._raw: Any = None
         self._has_begun = self._is_through = False

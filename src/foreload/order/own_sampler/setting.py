@@ -27,10 +27,10 @@ class SamplerSetting:
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
         self.before: Any = None
-        self._when_asked: tuple[Any] | None = None  # its state when it was asked, once it had been set to one
-        self._behind: list[
-            tuple[Any, Any]
-        ] = []  # what does not tell of the state that it was set to, and its state
+        # Its state when it was asked for its iterator, after it had been set to one.
+        self._when_asked: tuple[Any] | None = None
+        # What told another state when it had been set to one, and that state.
+        self._behind: list[tuple[Any, Any]] = []
 
     def set(self, thing: Any, state: Any) -> None:
         """Set the sampler, or its iterator, to a state."""
