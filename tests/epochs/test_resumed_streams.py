@@ -132,6 +132,39 @@ def test_the_second_pass_goes_on_where_some_workers_have_delivered_nothing_of_it
         assert plain(other) == expected
 
 
+class Unready(StatefulStream):
+    """Has no state to tell of between being set to one and being read."""
+
+    is_set = False
+
+    def __iter__(self) -> Iterator[int]:
+        for item in super().__iter__():
+            self.is_set = False
+            yield item
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.is_set:
+            raise RuntimeError("not read yet")
+        return super().state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.is_set = True
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [2, "all"])
+def test_a_stream_need_not_tell_of_its_state_before_it_is_read(stop: Any, workers: int) -> None:
+    loader: Any = fl.DataLoader(Unready(), batch_size=3, num_workers=workers)
+    expected = plain(loader)
+    stop = len(expected) if stop == "all" else stop
+    iterator = iter(loader)
+    assert plain(next(iterator) for _ in range(stop)) == expected[:stop]
+    again: Any = fl.DataLoader(Unready(), batch_size=3, num_workers=workers)
+    again.load_state_dict(loader.state_dict())
+    assert plain(again) == expected[stop:]
+
+
 def test_a_stream_with_a_state_is_not_read_again_and_one_without_says_so() -> None:
     for kind, reads in ((StatefulStream, 20), (Stream, 50)):
         loader: Any = fl.DataLoader(kind(), batch_size=5, num_workers=0)

@@ -105,7 +105,7 @@ class StreamBatches(Iterator[Any]):
 
     def _set(self, thing: Any, own: Any, state: dict[str, Any]) -> None:
         thing.load_state_dict(copy.deepcopy(own))
-        if not isinstance(thing, Shuffled) and not is_same_state(thing.state_dict(), own):
+        if not isinstance(thing, Shuffled) and not is_same_state(state_of(thing), own):
             self._loaded = state
         self._begin_draws()
 
@@ -115,6 +115,8 @@ class StreamBatches(Iterator[Any]):
             next(self._items)
         except StopIteration:
             return
+        except Exception:  # of a sample, so it is not at its end; nobody gets that one
+            pass
         if state.get("dataset") is not None and has_state(self._dataset):
             self._dataset.load_state_dict(copy.deepcopy(state["dataset"]))
 
