@@ -30,12 +30,13 @@ class PlanesToRgb {
   Pixels convert_to_planes(const Planes& planes, const Box& box);
 
  private:
-  // Calls write(luma, blue, red, y) for each row: the box's pixels of the three planes.
-  template <typename Write>
-  void for_rows(const Planes& planes, const Box& box, const Write& write);
+  // Writes to sums[1] ... sums[count] the columns of one colour from `first` on that belong to row y of the
+  // pixels, each as a sum of two rows, and their neighbours before and after them.
+  void mix(const Planes& planes, const uint8_t* colour, int y, int first, size_t count,
+           std::vector<uint16_t>& sums);
 
-  std::vector<uint16_t> sums_;
-  std::vector<uint8_t> blue_, red_, pixels_;
+  std::vector<uint16_t> blue_, red_;
+  std::vector<uint8_t> pixels_, packed_;
 };
 
 }  // namespace foreload

@@ -1,6 +1,8 @@
 // Compiled once per instruction set, like rows.cpp, and without other headers for the same reason.
 #include "colors.hpp"
 
+#include "streaming.hpp"
+
 #define FORELOAD_NAME2(isa) color_kernels_##isa
 #define FORELOAD_NAME(isa) FORELOAD_NAME2(isa)
 
@@ -76,8 +78,12 @@ void store(const int16_t* __restrict from, size_t count, uint8_t* __restrict to)
   for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(from[i] >> kByteBits);
 }
 
-void store(const int16_t* __restrict from, size_t count, float scale, float bias, float* __restrict to) {
+void store(const int16_t* __restrict from, size_t count, float scale, float bias, bool streams,
+           float* __restrict out) {
+  alignas(64) float part[kChunk];
+  float* __restrict const to = streams ? part : out;
   for (size_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i] >> kByteBits) * scale + bias;
+  if (streams) stream(part, count, out);
 }
 
 // The byte factor * value + bias. The sum is at most 255 * factor in size, since a bias moves towards a value
@@ -171,6 +177,7 @@ void take(const ColorStep& step, Pixels& pixels, size_t count) {
 void change(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const ColorStep* steps,
             size_t steps_count, const ColorFloats* floats) {
   Pixels pixels;
+  const bool streams = count * sizeof(float) >= kStreamedBytes;
   for (size_t start = 0; start < count; start += kChunk) {
     const size_t here = count - start < kChunk ? count - start : kChunk;
     uint8_t *const r = red + start, *const g = green + start, *const b = blue + start;
@@ -184,11 +191,12 @@ void change(uint8_t* red, uint8_t* green, uint8_t* blue, size_t count, const Col
       store(pixels.blue, here, b);
     } else {
       float* const out = floats->out + start;
-      store(pixels.red, here, floats->scale[0], floats->bias[0], out);
-      store(pixels.green, here, floats->scale[1], floats->bias[1], out + count);
-      store(pixels.blue, here, floats->scale[2], floats->bias[2], out + 2 * count);
+      store(pixels.red, here, floats->scale[0], floats->bias[0], streams, out);
+      store(pixels.green, here, floats->scale[1], floats->bias[1], streams, out + count);
+      store(pixels.blue, here, floats->scale[2], floats->bias[2], streams, out + 2 * count);
     }
   }
+  if (floats != nullptr && streams) end_streaming();
 }
 
 uint64_t total(const uint8_t* values, size_t count) {
@@ -213,14 +221,16 @@ double luma(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_
          1000.0;
 }
 
+// Pixels come in pairs, which share a colour; so many pairs are handled at a time.
+constexpr size_t kPairs = 32;
+
 // Calls work(begin, count) for blocks of a length that compilers know, so that they need no code for what is
 // left over; the last one overlaps the one before. Fewer elements than a block are one of their own.
 template <typename Work>
 inline void in_blocks(size_t count, Work work) {
-  constexpr size_t kBlock = 32;
-  if (count < kBlock) return work(0, count);
-  for (size_t begin = 0; begin + kBlock <= count; begin += kBlock) work(begin, kBlock);
-  if (count % kBlock != 0) work(count - kBlock, kBlock);
+  if (count < kPairs) return work(0, count);
+  for (size_t begin = 0; begin + kPairs <= count; begin += kPairs) work(begin, kPairs);
+  if (count % kPairs != 0) work(count - kPairs, kPairs);
 }
 
 void mix(const uint8_t* __restrict near, const uint8_t* __restrict far, size_t count,
@@ -230,38 +240,6 @@ void mix(const uint8_t* __restrict near, const uint8_t* __restrict far, size_t c
   });
 }
 
-void spread(const uint16_t* __restrict sums, size_t count, uint8_t* __restrict out) {
-  const uint16_t* const before = sums - 1;
-  const uint16_t* const after = sums + 1;
-  for (size_t i = 0; i < count; ++i) {
-    const auto three = static_cast<uint16_t>(3 * sums[i]);
-    const auto left = static_cast<uint16_t>(static_cast<uint16_t>(three + before[i] + 8) >> 4);
-    const auto right = static_cast<uint16_t>(static_cast<uint16_t>(three + after[i] + 7) >> 4);
-    // Two bytes as one number are written without shuffling them.
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    const auto both = static_cast<uint16_t>(left | (right << 8));
-#else
-    const auto both = static_cast<uint16_t>((left << 8) | right);
-#endif
-    __builtin_memcpy(out + 2 * i, &both, sizeof(both));
-  }
-}
-
-inline uint8_t byte(int32_t value) {
-  return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
-}
-
-void to_rgb(const uint8_t* __restrict luma, const uint8_t* __restrict blue, const uint8_t* __restrict red,
-            size_t count, uint8_t* __restrict out) {
-  constexpr int32_t kHalf = 1 << 15;
-  for (size_t i = 0; i < count; ++i) {
-    const int32_t y = luma[i], b = blue[i] - 128, r = red[i] - 128;
-    out[3 * i] = byte(y + ((91881 * r + kHalf) >> 16));
-    out[3 * i + 1] = byte(y + ((-22554 * b - 46802 * r + kHalf) >> 16));
-    out[3 * i + 2] = byte(y + ((116130 * b + kHalf) >> 16));
-  }
-}
-
 // The upper and the lower 16 bits of a * b.
 inline int16_t upper(int16_t a, int16_t b) {
   return static_cast<int16_t>((static_cast<int32_t>(a) * b) >> 16);
@@ -269,39 +247,93 @@ inline int16_t upper(int16_t a, int16_t b) {
 inline uint16_t lower(int16_t a, int16_t b) {
   return static_cast<uint16_t>(static_cast<uint32_t>(static_cast<uint16_t>(a)) * static_cast<uint16_t>(b));
 }
-// a * b / 2^16, rounded; |a| < 2^14.
-inline int16_t rounded(int16_t a, int16_t b) {
-  return static_cast<int16_t>(sum(upper(sum(a, a), b), 1) >> 1);
+
+// What the colours, of which 128 is grey, add to the luma: the factors are 91881, -22554, -46802 and 116130
+// of 2^16. In 16 bits, 91881 is 26345 + 2^16, 116130 is 2 * 2^16 - 14942, and -46802 is 18734 - 2^16.
+// (product() is of 2^15, and that half of 26345 is rounded changes none with a byte.)
+struct Parts {
+  int16_t of_red = hidden(13173), of_blue = hidden(-7471);
+
+  int16_t red(int16_t, int16_t red) const { return sum(red, product(red, of_red)); }
+  int16_t green(int16_t blue, int16_t red) const {
+    constexpr int16_t kBlue = -22554, kRed = 18734;
+    // Both lower halves are even.
+    const uint16_t low = lower(blue, kBlue), other = lower(red, kRed);
+    const auto half = static_cast<uint16_t>((static_cast<uint32_t>(low) + other + 1) >> 1);
+    const auto carry = static_cast<int16_t>(static_cast<uint16_t>((half >> 1) + (1 << 13)) >> 14);
+    return difference(sum(sum(upper(blue, kBlue), upper(red, kRed)), carry), red);
+  }
+  int16_t blue(int16_t blue, int16_t) const { return sum(sum(blue, blue), product(blue, of_blue)); }
+
+  // Compilers multiply by a number that they know in 32 bits.
+  static int16_t hidden(int16_t number) {
+    asm("" : "+r"(number));
+    return number;
+  }
+};
+
+// A colour of the pixels of pairs, less 128. Two bytes in memory are the lower and the upper half of a
+// number.
+struct Pairs {
+  alignas(64) int16_t low[kPairs];
+  alignas(64) int16_t high[kPairs];
+};
+
+inline void spread(const uint16_t* sums, size_t count, Pairs& pairs) {
+  const uint16_t* const before = sums - 1;
+  const uint16_t* const after = sums + 1;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+  int16_t *const left = pairs.low, *const right = pairs.high;
+#else
+  int16_t *const left = pairs.high, *const right = pairs.low;
+#endif
+  for (size_t i = 0; i < count; ++i) {
+    const auto three = static_cast<uint16_t>(3 * sums[i]);
+    left[i] = difference(static_cast<int16_t>(static_cast<uint16_t>(three + before[i] + 8) >> 4), 128);
+    right[i] = difference(static_cast<int16_t>(static_cast<uint16_t>(three + after[i] + 7) >> 4), 128);
+  }
 }
 
-// to_rgb in 16 bits: -46802 is 18734 - 2^16, 91881 is 26345 + 2^16, 116130 is 2 * 2^16 - 14942.
-inline int16_t green_part(int16_t blue, int16_t red) {
-  constexpr int16_t kBlue = -22554, kRed = 18734;
-  // Both lower halves are even.
-  const uint16_t low = lower(blue, kBlue), other = lower(red, kRed);
-  const auto half = static_cast<uint16_t>((static_cast<uint32_t>(low) + other + 1) >> 1);
-  const auto carry = static_cast<int16_t>(static_cast<uint16_t>((half >> 1) + (1 << 13)) >> 14);
-  return difference(sum(sum(upper(blue, kBlue), upper(red, kRed)), carry), red);
+// The pixels of a pair are the halves of one number in memory: nothing is widened, shuffled or packed.
+template <int16_t (Parts::*part)(int16_t, int16_t) const>
+inline void add_part(const Parts parts, const uint8_t* __restrict luma, const Pairs& blue, const Pairs& red,
+                     size_t count, uint8_t* __restrict out) {
+  for (size_t i = 0; i < count; ++i) {
+    uint16_t pair;
+    __builtin_memcpy(&pair, luma + 2 * i, sizeof(pair));
+    const int16_t low =
+        clamp(sum(static_cast<int16_t>(pair & 255), (parts.*part)(blue.low[i], red.low[i])), 255);
+    const int16_t high =
+        clamp(sum(static_cast<int16_t>(pair >> 8), (parts.*part)(blue.high[i], red.high[i])), 255);
+    const auto both = static_cast<uint16_t>(low | static_cast<uint16_t>(high << 8));
+    __builtin_memcpy(out + 2 * i, &both, sizeof(both));
+  }
 }
 
-void to_planes(const uint8_t* __restrict luma, const uint8_t* __restrict blue, const uint8_t* __restrict red,
-               size_t count, uint8_t* __restrict out, size_t plane) {
-  uint8_t* __restrict const second = out + plane;
-  uint8_t* __restrict const third = second + plane;
+void to_planes(const uint8_t* luma, const uint16_t* blue, const uint16_t* red, size_t count, uint8_t* out,
+               size_t plane) {
+  const Parts parts;
   in_blocks(count, [&](size_t begin, size_t size) {
-    for (size_t i = begin; i < begin + size; ++i) {
-      const auto y = static_cast<int16_t>(luma[i]);
-      const auto b = static_cast<int16_t>(blue[i] - 128), r = static_cast<int16_t>(red[i] - 128);
-      out[i] = static_cast<uint8_t>(clamp(sum(sum(y, r), rounded(r, 26345)), 255));
-      second[i] = static_cast<uint8_t>(clamp(sum(y, green_part(b, r)), 255));
-      third[i] = static_cast<uint8_t>(clamp(sum(sum(y, sum(b, b)), rounded(b, -14942)), 255));
-    }
+    Pairs blues, reds;
+    spread(blue + begin, size, blues);
+    spread(red + begin, size, reds);
+    const uint8_t* const from = luma + 2 * begin;
+    uint8_t* const to = out + 2 * begin;
+    add_part<&Parts::red>(parts, from, blues, reds, size, to);
+    add_part<&Parts::green>(parts, from, blues, reds, size, to + plane);
+    add_part<&Parts::blue>(parts, from, blues, reds, size, to + 2 * plane);
   });
+}
+
+void pack(const uint8_t* __restrict planes, size_t plane, size_t count, uint8_t* __restrict out) {
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t color = 0; color < 3; ++color) out[3 * i + color] = planes[color * plane + i];
+  }
 }
 
 }  // namespace
 
 extern const ColorKernels FORELOAD_NAME(FORELOAD_ISA);
-const ColorKernels FORELOAD_NAME(FORELOAD_ISA) = {change, luma, mix, spread, to_rgb, to_planes};
+const ColorKernels FORELOAD_NAME(FORELOAD_ISA) = {change, luma, mix, to_planes, pack};
 
 }  // namespace foreload

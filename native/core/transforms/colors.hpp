@@ -36,14 +36,13 @@ struct ColorKernels {
   double (*luma)(const uint8_t* red, const uint8_t* green, const uint8_t* blue, size_t count);
   // 3 near + far, for the colour rows that are nearer to and farther from a row of pixels.
   void (*mix)(const uint8_t* near, const uint8_t* far, size_t count, uint16_t* sums);
-  // The same along a row, for 2 * count pixels: sums[-1] to sums[count] are read.
-  void (*spread)(const uint16_t* sums, size_t count, uint8_t* out);
-  // ITU-R BT.601 full range (JFIF), to 3 * count bytes.
-  void (*to_rgb)(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, size_t count, uint8_t* out);
-  // The same to a row of each colour: the first begins at `out`, the others `plane` bytes after the one
-  // before.
-  void (*to_planes)(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, size_t count, uint8_t* out,
-                    size_t plane);
+  // Converts 2 * count pixels to RGB (ITU-R BT.601 full range, JFIF). A colour of every second pixel is
+  // given, as a sum of mix(); its neighbours, sums[-1] to sums[count], are read. Each colour of the result
+  // gets a row: the first begins at `out`, the others `plane` bytes after the one before.
+  void (*to_planes)(const uint8_t* luma, const uint16_t* blue, const uint16_t* red, size_t count,
+                    uint8_t* out, size_t plane);
+  // Puts the three colours of `count` pixels, which lie `plane` bytes apart, side by side.
+  void (*pack)(const uint8_t* planes, size_t plane, size_t count, uint8_t* out);
 };
 
 const ColorKernels& color_kernels();

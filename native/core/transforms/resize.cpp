@@ -75,7 +75,7 @@ void Resizer::resize(const uint8_t* pixels, size_t stride, size_t plane, const F
   const size_t left = static_cast<size_t>(horizontal.begin()) * colors;
   const size_t used = static_cast<size_t>(horizontal.end()) * colors - left;
 
-  constexpr size_t kRows = 16;
+  constexpr size_t kRows = 32;
   const size_t pitch = (height + 63) / 64 * 64;
   const size_t blended_pitch = (used + 63) / 64 * 64;
   // Kernels need no code for what is left over if they may go on to the next multiple.
@@ -116,10 +116,10 @@ void Resizer::resize(const uint8_t* pixels, size_t stride, size_t plane, const F
   if (format.normalise) normalise(bytes, height, width, format, static_cast<float*>(out));
 }
 
-void Resizer::prepare(const OutputFormat& format, size_t plane, size_t count) {
-  float* scale = at_least(scale_, count);
-  float* bias = at_least(bias_, count);
-  for (size_t i = 0; i < count; ++i) {
+void Resizer::prepare(const OutputFormat& format, size_t plane) {
+  float* scale = at_least(scale_, kPeriod);
+  float* bias = at_least(bias_, kPeriod);
+  for (size_t i = 0; i < kPeriod; ++i) {
     const size_t color = format.channels_last ? i % 3 : plane;
     scale[i] = format.scale[color];
     bias[i] = format.bias[color];
@@ -129,12 +129,10 @@ void Resizer::prepare(const OutputFormat& format, size_t plane, size_t count) {
 void Resizer::normalise(const uint8_t* bytes, size_t height, size_t width, const OutputFormat& format,
                         float* out) {
   const size_t planes = format.channels_last ? 1 : 3;
-  const size_t count = width * 3 / planes;
-  for (size_t plane = 0; plane < planes; ++plane) {
-    prepare(format, plane, count);
-    for (size_t y = 0; y < height; ++y, bytes += count, out += count) {
-      row_kernels().normalise(bytes, count, scale_.data(), bias_.data(), out);
-    }
+  const size_t count = height * width * 3 / planes;
+  for (size_t plane = 0; plane < planes; ++plane, bytes += count, out += count) {
+    prepare(format, plane);
+    row_kernels().normalise(bytes, count, scale_.data(), bias_.data(), out);
   }
 }
 

@@ -51,8 +51,8 @@ class Resizer {
   void normalise(const uint8_t* bytes, size_t height, size_t width, const OutputFormat& format, float* out);
 
  private:
-  // Sets scale_ and bias_ of a row of `count` values: all of one plane, or of the colours in turn.
-  void prepare(const OutputFormat& format, size_t plane, size_t count);
+  // Sets scale_ and bias_: those of one plane, or of the colours in turn.
+  void prepare(const OutputFormat& format, size_t plane);
 
   std::vector<uint8_t> blended_, turned_, columns_, bytes_;
   std::vector<float> scale_, bias_;

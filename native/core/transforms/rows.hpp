@@ -7,6 +7,9 @@
 
 namespace foreload {
 
+// A multiple of the number of colours.
+constexpr size_t kPeriod = 768;
+
 struct RowKernels {
   const char* isa;
 
@@ -19,7 +22,7 @@ struct RowKernels {
   void (*transpose)(const uint8_t* in, size_t stride, size_t rows, size_t columns, uint8_t* out,
                     size_t out_stride);
 
-  // out[i] = in[i] * scale[i] + bias[i].
+  // out[i] = in[i] * scale[i % kPeriod] + bias[i % kPeriod]. Much is written past the caches.
   void (*normalise)(const uint8_t* in, size_t count, const float* scale, const float* bias, float* out);
 };
 

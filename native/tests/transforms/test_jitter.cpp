@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "check.hpp"
@@ -99,30 +100,85 @@ void luma_is_the_sum(const ColorKernels& kernels) {
   CHECK(kernels.luma(white.data(), white.data(), white.data(), 100000) == 25500000);
 }
 
-// Every pair of colours, with several lumas, and rows of all lengths.
+uint8_t byte(double value) {
+  return static_cast<uint8_t>(std::clamp(std::floor(value + 0.5), 0.0, 255.0));
+}
+
+// Pixels are those of libjpeg's tables: see jdcolor.c.
+void check_pixel(const uint8_t* out, size_t plane, int luma, int blue, int red) {
+  CHECK(out[0] == byte(luma + std::floor((91881.0 * (red - 128) + 32768) / 65536)));
+  CHECK(out[plane] ==
+        byte(luma + std::floor((-22554.0 * (blue - 128) - 46802.0 * (red - 128) + 32768) / 65536)));
+  CHECK(out[2 * plane] == byte(luma + std::floor((116130.0 * (blue - 128) + 32768) / 65536)));
+}
+
+// Every pair of colours, with several lumas, in rows of all lengths.
 void planes_are_the_rgb(const ColorKernels& kernels) {
-  jpegs::Bytes luma, blue, red;
-  for (size_t i = 0; i < 65536 + 777; ++i) {
-    blue.push_back(static_cast<uint8_t>(i));
-    red.push_back(static_cast<uint8_t>(i >> 8));
-    luma.push_back(static_cast<uint8_t>(i * 7 + i / 256 * 31));
-  }
+  constexpr size_t kMost = 65536 + 777;
+  jpegs::Bytes luma(2 * kMost), planes(3 * (2 * kMost + 1));
+  // Four times a byte is the sum of mix() of a colour that is the same around it: here, of three columns
+  // each.
+  std::vector<uint16_t> blue(3 * kMost), red(3 * kMost);
   const size_t plane = luma.size() + 1;
-  jpegs::Bytes rgb(3 * luma.size()), planes(3 * plane, 77);
+  for (size_t i = 0; i < luma.size(); ++i) luma[i] = static_cast<uint8_t>(i * 7 + i / 256 * 31);
+  for (size_t i = 0; i < kMost; ++i) {
+    for (size_t k = 0; k < 3; ++k) {
+      blue[3 * i + k] = static_cast<uint16_t>(4 * (i % 256));
+      red[3 * i + k] = static_cast<uint16_t>(4 * (i / 256 % 256));
+    }
+  }
+  for (size_t i = 0; i < kMost; ++i) {
+    uint8_t row[6];
+    kernels.to_planes(&luma[2 * i], &blue[3 * i + 1], &red[3 * i + 1], 1, row, 2);
+    for (size_t k = 0; k < 2; ++k) {
+      check_pixel(row + k, 2, luma[2 * i + k], static_cast<int>(i % 256), static_cast<int>(i / 256 % 256));
+    }
+  }
+  std::mt19937 random(3);
+  for (uint16_t& value : blue) value = static_cast<uint16_t>(random() % 1021);
+  for (uint16_t& value : red) value = static_cast<uint16_t>(random() % 1021);
+  const auto column = [](const std::vector<uint16_t>& sums, size_t i, size_t k) {
+    return k == 0 ? (3 * sums[i] + sums[i - 1] + 8) >> 4 : (3 * sums[i] + sums[i + 1] + 7) >> 4;
+  };
   const auto check = [&](size_t from, size_t count) {
     std::fill(planes.begin(), planes.end(), uint8_t{77});
-    kernels.to_rgb(&luma[from], &blue[from], &red[from], count, rgb.data());
-    kernels.to_planes(&luma[from], &blue[from], &red[from], count, planes.data(), plane);
-    for (size_t color = 0; color < 3; ++color) {
-      for (size_t i = 0; i < count; ++i) CHECK(planes[color * plane + i] == rgb[3 * i + color]);
-      CHECK(planes[color * plane + count] == 77);
+    kernels.to_planes(&luma[2 * from], &blue[from], &red[from], count, planes.data(), plane);
+    for (size_t i = 0; i < 2 * count; ++i) {
+      const size_t at = from + i / 2;
+      check_pixel(&planes[i], plane, luma[2 * from + i], column(blue, at, i % 2), column(red, at, i % 2));
     }
+    for (size_t color = 0; color < 3; ++color) CHECK(planes[color * plane + 2 * count] == 77);
+    jpegs::Bytes packed(6 * count + 1, 78);
+    kernels.pack(planes.data(), plane, 2 * count, packed.data());
+    for (size_t i = 0; i < 6 * count; ++i) CHECK(packed[i] == planes[i % 3 * plane + i / 3]);
+    CHECK(packed[6 * count] == 78);
   };
-  for (int round = 0; round < 5; ++round) {
-    check(0, 65536);
-    for (uint8_t& value : luma) value = static_cast<uint8_t>(value + 51);
-  }
+  check(1, 65536);
   for (size_t count = 1; count < 200; ++count) check(count * 3, count);
+}
+
+// What comes as floats is what comes as bytes, normalised; of large images too, wherever they lie in memory.
+void floats_are_the_bytes() {
+  foreload::OutputFormat format;
+  for (size_t i = 0; i < 3; ++i) {
+    format.scale[i] = 0.25F + static_cast<float>(i);
+    format.bias[i] = -static_cast<float>(i) / 8;
+  }
+  for (const size_t count : {size_t{1}, size_t{1000}, size_t{32768}, size_t{50003}}) {
+    for (const Jitter& jitter : {Jitter{}, Jitter{0.4F, 0.4F, 0.4F, 0.1F}, Jitter{0, 0.4F, 0, 0}}) {
+      const auto planes = jpegs::pixels(static_cast<int>(count), 3, 1, 8);
+      auto bytes = planes, other = planes;
+      Random random({1, 0}, count), same({1, 0}, count);
+      foreload::apply_jitter(jitter, random, bytes.data(), count);
+      std::vector<float> floats(3 * count + 2, 77);
+      foreload::apply_jitter(jitter, same, other.data(), count, format, floats.data() + 1);
+      for (size_t i = 0; i < 3 * count; ++i) {
+        const size_t color = i / count;
+        CHECK(floats[i + 1] == static_cast<float>(bytes[i]) * format.scale[color] + format.bias[color]);
+      }
+      CHECK(floats.front() == 77 && floats.back() == 77);
+    }
+  }
 }
 
 }  // namespace
@@ -136,6 +192,7 @@ int main() {
     luma_is_the_sum(*available[i]);
     planes_are_the_rgb(*available[i]);
   }
+  floats_are_the_bytes();
   const size_t count = 1000;
   const auto planes = jpegs::pixels(static_cast<int>(count), 3, 1, 8);
   for (uint64_t seed = 0; seed < 50; ++seed) {

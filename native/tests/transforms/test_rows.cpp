@@ -53,19 +53,25 @@ void check_transpose(const RowKernels& kernels, size_t rows, size_t columns) {
   }
 }
 
-void check_normalise(const RowKernels& kernels, size_t count) {
+// `offset` floats after a multiple of 64 bytes.
+void check_normalise(const RowKernels& kernels, size_t count, size_t offset) {
   const auto in = noise(count);
-  std::vector<float> scale(count), bias(count), out(count + 1, 77);
-  for (size_t i = 0; i < count; ++i) {
+  std::vector<float> scale(foreload::kPeriod), bias(foreload::kPeriod), memory(count + offset + 17, 77);
+  for (size_t i = 0; i < foreload::kPeriod; ++i) {
     scale[i] = 0.01F * static_cast<float>(i + 1);
     bias[i] = -static_cast<float>(i);
   }
-  kernels.normalise(in.data(), count, scale.data(), bias.data(), out.data());
+  float* out = memory.data();
+  while (reinterpret_cast<uintptr_t>(out) % 64 != 0) ++out;
+  out += offset;
+  kernels.normalise(in.data(), count, scale.data(), bias.data(), out);
   for (size_t i = 0; i < count; ++i) {
-    const volatile float product = static_cast<float>(in[i]) * scale[i];  // rounded before the sum
-    CHECK(out[i] == product + bias[i]);
+    const size_t k = i % foreload::kPeriod;
+    const volatile float product = static_cast<float>(in[i]) * scale[k];  // rounded before the sum
+    CHECK(out[i] == product + bias[k]);
   }
-  CHECK(out[count] == 77);
+  for (const float* rest = out + count; rest != memory.data() + memory.size(); ++rest) CHECK(*rest == 77);
+  for (const float* before = memory.data(); before != out; ++before) CHECK(*before == 77);
 }
 
 }  // namespace
@@ -78,7 +84,9 @@ int main() {
     for (int taps : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 100, 255, 300}) {
       for (size_t count : {1, 3, 15, 16, 17, 64, 100, 511, 513, 1030}) check_blend(*kernels, taps, count);
     }
-    for (size_t count : {1, 3, 15, 16, 17, 100, 513}) check_normalise(*kernels, count);
+    for (size_t count : {1, 3, 15, 16, 17, 100, 513, 1600, 32767, 32768, 50001}) {
+      for (size_t offset : {0, 1, 8, 15}) check_normalise(*kernels, count, offset);
+    }
     for (size_t rows : {1, 2, 15, 16, 17, 31, 33, 50}) {
       for (size_t columns : {1, 5, 16, 18, 48, 49}) check_transpose(*kernels, rows, columns);
     }
