@@ -41,6 +41,7 @@ inline void stream(const float* from, size_t count, float* to) {
     to[i] = from[i];
     ++i;
   }
+#pragma GCC unroll 4
   for (; i + sizeof(Written) / sizeof(float) <= count; i += sizeof(Written) / sizeof(float)) {
     Written value;
     __builtin_memcpy(&value, from + i, sizeof(value));
