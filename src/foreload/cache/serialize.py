@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
 from foreload.checks import Array
-from foreload.nested import bytes_of, snapshot, tensors
+from foreload.nested import bytes_of, reduced, snapshot, tensors
 
 __all__ = ["SamplePickler", "deserialize", "flatten", "restore", "separate", "serialize"]
 
@@ -26,6 +27,7 @@ class SamplePickler(pickle.Pickler):
     """A pickler that keeps the memory of tensors out of the stream, as numpy does for arrays."""
 
     _is_exact = False
+    _is_whole = False  # whether containers of the user's classes keep what these leave out where they are pickled
 
     def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -53,7 +55,7 @@ class SamplePickler(pickle.Pickler):
                 "a tensor that requires a gradient and was computed from others cannot be copied with these; call "
                 "detach() on it in the dataset, or load in the training process without a cache"
             )
-        return NotImplemented
+        return reduced(value, whole=self._is_whole) or NotImplemented
 
     def _reduce(self, value: torch.Tensor) -> Any:
         dtype, shape, strides, start = value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
@@ -226,7 +228,7 @@ def separate(batch: Any) -> Any:
     """Return a batch that shares nothing with what it was made of, as if a worker process had sent it.
 
     Objects of the user's classes are pickled for that. If they cannot be, which a process could not send either,
-    they stay the same.
+    they stay the same; and so does the whole batch if a container in it cannot be copied.
 
     >>> class Box: pass
     >>> box = Box()
@@ -234,13 +236,16 @@ def separate(batch: Any) -> Any:
     True
     """
     others: list[Any] = []
-    copied = snapshot(batch, others)
+    try:
+        copied = snapshot(batch, others)
+    except Exception:  # of the user's classes; or it is nested too deeply
+        return batch
     if not others:
         return copied
-    try:
-        return restore([bytearray(part) for part in flatten(batch, _SendingPickler)])
-    except Exception:  # whatever the user's classes raise
-        return copied
+    for pickler in (_WholePickler, _SendingPickler):
+        with suppress(Exception):  # as above
+            return restore([bytearray(part) for part in flatten(batch, pickler)])
+    return copied
 
 
 class _SendingPickler(SamplePickler):
@@ -250,6 +255,10 @@ class _SendingPickler(SamplePickler):
         if isinstance(value, torch.Tensor) and (value.device.type != "cpu" or not value.is_leaf):
             raise pickle.PicklingError("a tensor of a device, or of a graph")
         return super().reducer_override(value)
+
+
+class _WholePickler(_SendingPickler):
+    _is_whole = True
 
 
 def _can_pickle(value: Any) -> bool:

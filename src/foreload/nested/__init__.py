@@ -1,0 +1,11 @@
+"""The tensors and samples of a batch, however it is nested."""
+
+from __future__ import annotations
+
+from foreload.nested.containers import reduced
+from foreload.nested.counts import count_samples
+from foreload.nested.moved import move
+from foreload.nested.snapshots import snapshot
+from foreload.nested.tensors import bytes_of, tensors
+
+__all__ = ["bytes_of", "count_samples", "move", "reduced", "snapshot", "tensors"]
