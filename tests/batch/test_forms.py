@@ -130,6 +130,14 @@ ARRAYS: dict[str, Callable[[], Any]] = {
     "0-d": lambda: np.array(5.0),
     "NumPy scalar": lambda: np.float32(3),
     "texts": lambda: np.array(["ab", "c"] * 3000),
+    "big-endian": lambda: np.arange(2000, dtype=">i4"),
+    "small big-endian": lambda: np.arange(3, dtype=">f4"),
+    "big-endian Fortran": lambda: np.asfortranarray(np.ones((30, 50), ">f8")),
+    "big-endian texts": lambda: np.array(["ab", "c"] * 3000, dtype=">U3"),
+    "big-endian fields": lambda: np.zeros(2000, [("a", ">i4"), ("b", "<f2")]),
+    "image, channels first": lambda: numbers().reshape(20, -1, 5).transpose(2, 0, 1),
+    "big-endian image, channels first": lambda: np.ones((30, 40, 3), ">f4").transpose(2, 0, 1),
+    "no elements": lambda: np.zeros((0, 3), ">f4"),
     "masked": lambda: np.ma.masked_array([1, 2], [0, 1]),
     "records": lambda: np.rec.array([(1, 2)], dtype=[("a", "i4"), ("b", "i4")]),
     "array twice": lambda: (lambda array: (array, array))(np.zeros(9000)),
@@ -143,7 +151,6 @@ ARRAYS: dict[str, Callable[[], Any]] = {
 }
 # Torch's own workers give other numbers or another dtype for these than torch without workers.
 WRONG_IN_STOCK: dict[str, Callable[[], Any]] = {
-    "big-endian": lambda: np.arange(2000, dtype=">i4"),
     "quantised": lambda: torch.quantize_per_tensor(random(50, 60), 0.1, 3, torch.quint8),
     "quantised by channel": lambda: torch.quantize_per_channel(
         random(5, 6), torch.full((5,), 0.1), torch.zeros(5), 0, torch.quint8

@@ -14,7 +14,7 @@ import torch
 from foreload.checks import Array
 from foreload.nested import bytes_of, reduced, snapshot, tensors
 
-__all__ = ["SamplePickler", "deserialize", "flatten", "restore", "separate", "serialize"]
+__all__ = ["SamplePickler", "TorchPickler", "deserialize", "flatten", "restore", "separate", "serialize"]
 
 _ALIGNMENT = 64
 
@@ -246,6 +246,24 @@ def separate(batch: Any) -> Any:
         with suppress(Exception):  # as above
             return restore([bytearray(part) for part in flatten(batch, pickler)])
     return copied
+
+
+class TorchPickler(SamplePickler):
+    """Sends arrays as torch's workers do: in the byte order of the machine, and in C order if they have gaps."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            flags = value.flags
+            is_native = value.dtype.isnative or value.dtype.fields is not None
+            if not is_native or not (flags.c_contiguous or flags.f_contiguous):
+                order: Any = "F" if flags.fnc else "C"
+                kind = value.dtype if is_native else value.dtype.newbyteorder("=")
+                return _itself, (value.astype(kind, order=order),)
+        return super().reducer_override(value)
+
+
+def _itself(array: Array) -> Array:
+    return array
 
 
 class _SendingPickler(SamplePickler):

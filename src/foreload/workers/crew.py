@@ -336,9 +336,7 @@ def _task(spec: CrewSpec, seed: int) -> WorkerTask:
     batches = replace(spec.batches, errors=EpochErrors(), pin_device=None, cache=None, lookahead=False)
     is_chosen = spec.workers == "auto" and spec.is_auto
     is_hidden = is_chosen and spec.init is None and not spec.is_stream
-    task = WorkerTask(
-        batches, spec.view, spec.init, spec.count, seed, reuses=spec.reuses_memory, is_hidden=is_hidden
-    )
+    task = WorkerTask(batches, spec.view, spec.init, spec.count, seed, spec.reuses_memory, is_chosen, is_hidden)
     if not is_chosen or start_method(spec.context) == "fork":
         return task
     from foreload.dataset_state.program.settings import LoopSettings

@@ -23,7 +23,7 @@ from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import StatefulSamples, is_due
-from foreload.cache.serialize import flatten
+from foreload.cache.serialize import TorchPickler, flatten
 from foreload.dataset_state.digest import CHANGES
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
@@ -56,6 +56,7 @@ class WorkerTask:
         count: the number of workers.
         seed: the base seed.
         reuses: whether memory that samples free is kept for later samples.
+        is_chosen: whether the loader chose worker processes; if the user did, arrays come as torch sends them.
         is_hidden: whether samples must not see that a worker loads them: its number was left to the loader, and
             the calling thread might have been chosen.
         held: notices what loading changes in the worker's copy of the dataset, if nothing may.
@@ -69,6 +70,7 @@ class WorkerTask:
     count: int
     seed: int
     reuses: bool = False
+    is_chosen: bool = False
     is_hidden: bool = False
     held: CopyWatch | None = None
     settings: LoopSettings | None = None
@@ -131,7 +133,6 @@ def work(
 class WorkerState:
     """A worker between two messages; ``slots`` are the memory of batches, which the header's owner sees."""
 
-    _flatten: Callable[[Any], list[memoryview]] = staticmethod(flatten)
     _dumps: Callable[[Any], bytes] = staticmethod(pickle.dumps)
 
     def __init__(self, worker: int, task: WorkerTask, header: Any, slots: Any, lane: _native.Lane) -> None:
@@ -152,6 +153,9 @@ class WorkerState:
         except Exception as error:
             self._failure = self._pickled(error)
         self._slots = slots
+
+    def _flatten(self, batch: Any) -> list[memoryview]:
+        return flatten(batch) if self._task.is_chosen else flatten(batch, TorchPickler)
 
     def _pickled(self, error: Exception) -> PickledError:
         return pickle_error(error, self._worker, self._dumps)
