@@ -43,6 +43,9 @@ _BUILDERS = {
     "ray.train.v2.torch.train_loop_utils": "prepare_data_loader",
 }
 
+# The modules that load the state of a loader with the checkpoint of a training, whatever loader it is.
+_LOAD_UNASKED = ("lightning.pytorch.utilities.combined_loader", "pytorch_lightning.utilities.combined_loader")
+
 # How many batches are over by a checkpoint of SpeechBrain; its patch of torch's iterators passes over them.
 _SPEECHBRAIN_OVER = "_speechbrain_recovery_skip_to"
 
@@ -184,6 +187,31 @@ class AdaptableLoader(StatefulSource[T_co]):
             cls.__bases__ = tuple(
                 TorchDataLoader if issubclass(base, AdaptableLoader) else base for base in cls.__bases__
             )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next iteration go on where ``state_dict`` was taken.
+
+        The number and kind of workers may differ, for map-style datasets the batch size, and with ``seed=`` or
+        torch's ``DistributedSampler`` the number of ranks: each remaining sample still comes exactly once (but for
+        the few by which ranks are made equal), and no earlier one is loaded again. All ranks load the same state,
+        that of rank 0 for instance. Iterable datasets and custom samplers go on from their own (or their
+        iterator's) ``state_dict``; without one, earlier samples are read, or drawn, again, and a warning says so.
+        A map-style dataset's ``state_dict`` is saved and restored in every worker. If workers have parts of the
+        data, or a state of the dataset, their number must be the same.
+        What torch's own code loads (data pipes) has no state: ``state_dict`` warns, and returns an empty dict.
+        An empty dict is nothing to go on from, as in torchdata's loader: the next iteration is a new epoch.
+
+        Raises:
+            ValueError: the state is not one of a loader like this one; the message names the field.
+        """
+        try:
+            self._load_state(state_dict)
+        except ValueError as error:
+            # Nobody asked for it: Lightning saves and loads the states of all loaders that have one.
+            if sys._getframe(1).f_globals.get("__name__") not in _LOAD_UNASKED:
+                raise
+            self._resumed = None
+            warn_user(f"Lightning's checkpoint is of another loader, so its epoch begins anew: {error}")
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         over = vars(self).get(_SPEECHBRAIN_OVER)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing as mp
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 import foreload as fl
 from tests import leftovers
@@ -142,6 +142,44 @@ def test_a_fit_goes_on_from_a_checkpoint_in_the_middle_of_an_epoch(tmp_path: pat
     whole = fit()
     assert fit(tmp_path / "epoch=0-step=3.ckpt") == whole[3 * 8 :]
     assert fit(tmp_path / "epoch=1-step=13.ckpt") == whole[13 * 8 :]
+
+
+OTHERS: dict[str, Any] = {
+    "samples": (Regression(30), {"shuffle": True}),
+    "sampler": (Regression(), {"shuffle": False}),
+    "batches": (Regression(), {"batch_sampler": BatchSampler(SequentialSampler(range(40)), 5, False)}),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_with_another_loader_an_epoch_begins_anew_as_with_torchs(other: str, tmp_path: pathlib.Path) -> None:
+    dataset, options = OTHERS[other]
+
+    def fit(kind: Any, folder: str, checkpoint: Any = None, **arguments: Any) -> Any:
+        lightning.seed_everything(3, verbose=False)
+        module = Module()
+        saving = lightning.pytorch.callbacks.ModelCheckpoint(
+            tmp_path / folder, every_n_train_steps=1, save_top_k=-1
+        )
+        arguments = {"dataset": Regression(), "shuffle": True, **arguments}
+        if "batch_sampler" in arguments:
+            del arguments["shuffle"]
+        else:
+            arguments["batch_size"] = 8
+        trainer(callbacks=[saving]).fit(module, kind(num_workers=0, **arguments), ckpt_path=checkpoint)
+        return module.model.seen
+
+    fit(DataLoader, "stock")
+    expected = fit(DataLoader, "stock", tmp_path / "stock" / "epoch=1-step=11.ckpt", dataset=dataset, **options)
+    fit(fl.DataLoader, "ours")
+    with pytest.warns(
+        UserWarning, match="another loader, so its epoch begins anew: the state is of a loader with"
+    ):
+        seen = fit(fl.DataLoader, "ours", tmp_path / "ours" / "epoch=1-step=11.ckpt", dataset=dataset, **options)
+    assert seen == expected
+    loader = fl.DataLoader(Regression(), batch_size=8, shuffle=True)
+    with pytest.raises(ValueError, match="but this one has"):
+        fl.DataLoader(dataset, **options).load_state_dict(loader.state_dict())
 
 
 ENDS: dict[str, Any] = {

@@ -71,7 +71,7 @@ class SpillFolder:
         OSError: it cannot be created or written, or is a link.
 
     Attributes:
-        usable: False if another run, or another rank, is using the folder.
+        usable: False if another run, another rank, or another loader is using the folder.
         target: for the processes that read and write samples, if it is usable.
     """
 
@@ -83,8 +83,8 @@ class SpillFolder:
         self.usable = _locked(self._lock)
         if not self.usable:
             warn_user(
-                f"the spill folder {str(path)!r} is in use by another run, or by another rank of this one; going "
-                "on without one"
+                f"the spill folder {str(path)!r} is in use by another run, by another rank of this one, or by a "
+                "loader or an iterator that this process still has; going on without one"
             )
             return
         known = hashlib.sha256(fingerprint(dataset, str(path)).encode("utf-8", "surrogatepass")).hexdigest()

@@ -125,6 +125,11 @@ class Epoch(_TorchNames, Iterator[Any]):
         """Return the number of batches of the whole epoch."""
         return len(self._order)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether all batches have been delivered."""
+        return self._cursor.finished
+
     def __next__(self) -> Any:
         """Return the next batch. Of several threads that ask, each gets other batches.
 

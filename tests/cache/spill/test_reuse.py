@@ -69,6 +69,32 @@ def test_a_spill_folder_serves_the_next_run_until_the_data_changes(tmp_path: Pat
     assert load_all(spilled(dataset, tmp_path / "spill"), dataset) == list(range(8))
 
 
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 0}, {"num_workers": 2, "persistent_workers": True}, {}], ids=str
+)
+def test_a_loader_that_is_closed_leaves_the_folder_whoever_holds_its_iterators(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    dataset: Any = torch.utils.data.TensorDataset(torch.arange(8.0))
+    arguments = {"batch_size": 2, "cache": fl.Cache("1KiB", spill=tmp_path / "spill"), **options}
+    with fl.DataLoader(dataset, **arguments) as loader:
+        list(loader)
+        held = iter(loader)
+        assert len(list(held)) == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with fl.DataLoader(dataset, **arguments) as other:
+            list(other)
+            left = iter(other)
+            next(left)
+    with (
+        pytest.warns(UserWarning, match="or by a loader or an iterator that this process still has"),
+        fl.DataLoader(dataset, **arguments) as other,
+    ):
+        list(other)
+    del left
+
+
 class Sly:
     """Changes in a way that no fingerprint shows."""
 

@@ -333,6 +333,9 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _fl_close(self) -> None:  # but keep what was recorded
         self._crew.close()
+        # An iterator that somebody holds keeps the cache, and needs the folder only while there is more to come.
+        if self._open.cache is not None and all(epoch.is_over for epoch in self._fl_running):
+            self._open.cache.store.leave_spill()
         self._open = Opened()
 
 

@@ -79,22 +79,8 @@ class StatefulSource(EpochSource[T_co]):
     def _fl_state(self) -> dict[str, Any]:
         return save(self._order_spec(), self._cursor, self._fl_epoch)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on where ``state_dict`` was taken.
-
-        The number and kind of workers may differ, for map-style datasets the batch size, and with ``seed=`` or
-        torch's ``DistributedSampler`` the number of ranks: each remaining sample still comes exactly once (but for
-        the few by which ranks are made equal), and no earlier one is loaded again. All ranks load the same state,
-        that of rank 0 for instance. Iterable datasets and custom samplers go on from their own (or their
-        iterator's) ``state_dict``; without one, earlier samples are read, or drawn, again, and a warning says so.
-        A map-style dataset's ``state_dict`` is saved and restored in every worker. If workers have parts of the
-        data, or a state of the dataset, their number must be the same.
-        What torch's own code loads (data pipes) has no state: ``state_dict`` warns, and returns an empty dict.
-        An empty dict is nothing to go on from, as in torchdata's loader: the next iteration is a new epoch.
-
-        Raises:
-            ValueError: the state is not one of a loader like this one; the message names the field.
-        """
+    def _load_state(self, state_dict: dict[str, Any]) -> None:
+        """Do what :meth:`foreload.DataLoader.load_state_dict` says."""
         if isinstance(state_dict, dict) and not state_dict:  # of a checkpoint from before the loader had a state
             self._cursor = self._moving = self._place = None
             return
