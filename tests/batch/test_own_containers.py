@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import pickle
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
-from foreload.cache.serialize import separate
+from foreload.cache.serialize import deserialize, separate, serialize
 from foreload.nested import move, snapshot, tensors
 
 
@@ -277,6 +279,26 @@ def test_a_tree_whose_nodes_know_their_parent(copied: Callable[[Any], Any]) -> N
     for _ in range(3):
         its_leaf = its_leaf["parent"]
     assert its_leaf is other
+
+
+class Shade(list[int], enum.Enum):
+    DARK = [0]  # noqa: RUF012
+    LIGHT = [255]  # noqa: RUF012
+
+
+class Place(tuple[int, int], enum.Enum):
+    CORNER = (0, 0)
+
+
+def test_members_of_an_enum_stay_the_same() -> None:
+    value = [Shade.DARK, {"place": Place.CORNER}]
+    for copied in (snapshot, separate, moved):
+        other = copied(value)
+        assert other[0] is Shade.DARK
+        assert other[1]["place"] is Place.CORNER
+    arrived = deserialize(np.concatenate(serialize(value)))
+    assert arrived[0] is Shade.DARK
+    assert arrived[1]["place"] is Place.CORNER
 
 
 def test_what_holds_itself_keeps_its_shape() -> None:

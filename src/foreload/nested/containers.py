@@ -6,6 +6,7 @@ No method of a user's class is called for a copy: its ``__setitem__`` may scale 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -108,6 +109,8 @@ def _find_base(kind: type) -> Any:
     """Return the built-in class that holds the items of a container; None for what is none, or holds more."""
     if kind in _BASES:
         return kind
+    if issubclass(kind, enum.Enum):  # whose members are known by their identity
+        return None
     base: type | None = next((base for base in _BASES if issubclass(kind, base)), None)
     if base is None:
         if not (issubclass(kind, (UserDict, UserList)) or dataclasses.is_dataclass(kind)):
