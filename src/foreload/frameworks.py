@@ -208,10 +208,13 @@ class AdaptableLoader(StatefulSource[T_co]):
             self._load_state(state_dict)
         except ValueError as error:
             # Nobody asked for it: Lightning saves and loads the states of all loaders that have one.
-            if sys._getframe(1).f_globals.get("__name__") not in _LOAD_UNASKED:
+            caller = sys._getframe(1)
+            while caller.f_code.co_name == "load_state_dict" and caller.f_back is not None:
+                caller = caller.f_back  # of derived classes
+            if caller.f_globals.get("__name__") not in _LOAD_UNASKED:
                 raise
             self._resumed = None
-            warn_user(f"Lightning's checkpoint is of another loader, so its epoch begins anew: {error}")
+            warn_user(f"Lightning's checkpoint does not fit the loader, so its epoch begins anew: {error}")
 
     def _begin_epoch(self, watch: Watch) -> Epoch:
         over = vars(self).get(_SPEECHBRAIN_OVER)

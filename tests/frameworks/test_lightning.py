@@ -173,7 +173,7 @@ def test_with_another_loader_an_epoch_begins_anew_as_with_torchs(other: str, tmp
     expected = fit(DataLoader, "stock", tmp_path / "stock" / "epoch=1-step=11.ckpt", dataset=dataset, **options)
     fit(fl.DataLoader, "ours")
     with pytest.warns(
-        UserWarning, match="another loader, so its epoch begins anew: the state is of a loader with"
+        UserWarning, match="does not fit the loader, so its epoch begins anew: the state is of a loader with"
     ):
         seen = fit(fl.DataLoader, "ours", tmp_path / "ours" / "epoch=1-step=11.ckpt", dataset=dataset, **options)
     assert seen == expected

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from foreload.checks import Array
+from foreload.errors import warn_user
 from foreload.nested import bytes_of, reduced, snapshot, tensors
 
 __all__ = ["SamplePickler", "TorchPickler", "deserialize", "flatten", "restore", "separate", "serialize"]
@@ -228,7 +229,7 @@ def separate(batch: Any) -> Any:
     """Return a batch that shares nothing with what it was made of, as if a worker process had sent it.
 
     Objects of the user's classes are pickled for that. If they cannot be, which a process could not send either,
-    they stay the same; and so does the whole batch if a container in it cannot be copied.
+    they stay the same; and so does the whole batch, with a warning, if a container in it cannot be copied.
 
     >>> class Box: pass
     >>> box = Box()
@@ -236,15 +237,21 @@ def separate(batch: Any) -> Any:
     True
     """
     others: list[Any] = []
+    trouble: Exception | None = None
+    copied = batch
     try:
         copied = snapshot(batch, others)
-    except Exception:  # of the user's classes; or it is nested too deeply
-        return batch
-    if not others:
+    except Exception as error:  # of the user's classes; or it is nested too deeply
+        trouble = error
+    if not (others or trouble):
         return copied
     for pickler in (_WholePickler, _SendingPickler):
         with suppress(Exception):  # as above
             return restore([bytearray(part) for part in flatten(batch, pickler)])
+    if trouble is not None:
+        warn_user(
+            f"a batch is delivered as collate_fn or the dataset holds it, since copying it fails: {trouble!r}"
+        )
     return copied
 
 

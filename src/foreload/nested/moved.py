@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections import UserDict, deque
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import suppress
+import dataclasses
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from foreload.nested.containers import is_container, rebuilt
+from foreload.nested.containers import is_container, rebuilt, rebuilt_tuple
+from foreload.nested.own_means import copied_by_itself, has_fields, with_other_fields
+from foreload.nested.tensors import tensors
 
 __all__ = ["move"]
 
@@ -23,7 +25,7 @@ def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
     once. Arrays, sets and the like that may be written to are copied as they are now; anything else is the same.
 
     Raises:
-        TypeError: a mapping of another kind, with tensors, does not take others in their place.
+        TypeError: a mapping with tensors, of a class of its own, does not take others in their place.
 
     >>> move({"x": [torch.zeros(2)], "name": "cat"}, lambda tensor: tensor + 1)
     {'x': [tensor([1., 1.])], 'name': 'cat'}
@@ -34,61 +36,75 @@ def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
 def _move(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> Any:
     if isinstance(value, (type, str, bytes, int, float, complex)) or value is None:
         return value
-    if id(value) in done:
-        return done[id(value)][0]
+    if (found := done.get(id(value))) is not None:
+        return found[0]
+    kind = type(value)
+    # (These with as few calls as possible: they are nested the most deeply.)
+    if kind is list:
+        items: list[Any] = []
+        done[id(value)] = items, value
+        for item in value:
+            items.append(_move(item, copy_one, done))  # noqa: PERF401 (a comprehension would be one more call)
+        return items
+    if kind is dict:
+        fields: dict[Any, Any] = {}
+        done[id(value)] = fields, value
+        for name, item in value.items():
+            fields[name] = _move(item, copy_one, done)
+        return fields
+    if kind is tuple:
+        parts = []
+        for item in value:
+            parts.append(_move(item, copy_one, done))  # noqa: PERF401 (as above)
+        return done.setdefault(id(value), (tuple(parts), value))[0]
+    moved = _moved_other(value, copy_one, done)
+    # The original is kept too: some mappings make a tensor when it is asked for, and the next would get its id.
+    return done.setdefault(id(value), (moved, value))[0]
 
+
+def _moved_other(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any]) -> Any:
     def begun(moved: Any) -> None:
-        # The original is kept too: some mappings make a tensor when it is asked for, and the next one would
-        # get its id.
         done[id(value)] = moved, value
 
-    if isinstance(value, torch.Tensor) or (
-        callable(getattr(value, "to", None)) and not isinstance(value, UserDict)
-    ):
-        # The `.to` of many objects changes the object, and the source is still needed.
-        begun(copy_one(value if isinstance(value, torch.Tensor) else copy.copy(value)))
-        return done[id(value)][0]
+    def each(item: Any) -> Any:
+        return _move(item, copy_one, done)
+
+    if isinstance(value, torch.Tensor):
+        return copy_one(value)
+    if callable(getattr(value, "to", None)) and not isinstance(value, UserDict):
+        return copy_one(copy.copy(value))  # the `.to` of many changes them, and the source is still needed
     if isinstance(value, np.ndarray):
         return value.copy(order="K") if value.flags.writeable else value
-    if isinstance(value, (set, deque, bytearray)) and is_container(value):
-        return rebuilt(value, lambda item: item, begun)
-    if is_container(value):
-        return rebuilt(value, lambda item: _move(item, copy_one, done), begun, keys=False)
-    if isinstance(value, Mapping):
-        return _mapping(value, [(name, _move(item, copy_one, done)) for name, item in value.items()])
-    return value
+    if isinstance(value, (set, deque, bytearray)):
+        return copy.copy(value)
+    if is_container(value) and not isinstance(value, UserList):
+        return rebuilt(value, each, begun, _contents(value).__contains__)
+    if issubclass(type(value), tuple):
+        return rebuilt_tuple(value, each, lambda name: False)
+    if isinstance(value, (Mapping, list)):
+        return _by_its_rules(value, each)
+    return with_other_fields(value, each) if has_fields(value) else value
 
 
-def _mapping(value: Any, items: list[tuple[Any, Any]]) -> Any:
-    """Return a mapping of a class that is no dict with other items."""
-    is_mutable = isinstance(value, MutableMapping)
-    if all(moved is item for (_, moved), (_, item) in zip(items, value.items(), strict=True)):
-        with suppress(Exception):  # whatever a user's class raises that cannot be copied
-            return copy.copy(value) if is_mutable else value
+def _contents(value: Any) -> set[Any]:
+    """Return the names of the attributes that are parts of a batch, where ``tensors`` finds them too."""
+    if isinstance(value, UserDict):
+        return {"data"}
+    if isinstance(value, (dict, list)) or not has_fields(value):
+        return set()
+    names = {field.name for field in dataclasses.fields(value)}
+    return names | {vars(kind)[name] for kind in type(value).__mro__ for name in names & set(vars(kind))}
+
+
+def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
+    moved = copied_by_itself(value, each)
+    if moved is not None and moved is not value:
+        return moved
+    if not any(True for _ in tensors(value)):
         return value
-    for make in (_set_in_copy, _of_pairs, _of_dict) if is_mutable else (_of_dict, _of_pairs):
-        with suppress(Exception):  # of a user's class, too
-            other = make(value, items)
-            if [(name, id(item)) for name, item in other.items()] == [(name, id(item)) for name, item in items]:
-                return other
-    if not is_mutable:
-        return dict(items)
+    if isinstance(value, Mapping) and not hasattr(value, "__setitem__"):
+        return {name: each(item) for name, item in value.items()}
     raise TypeError(
         f"a {type(value).__name__} in a batch does not take other tensors in the place of its own, so they cannot "
         "be moved to the device: let the dataset or collate_fn return a dict"
     )
-
-
-def _set_in_copy(value: Any, items: list[tuple[Any, Any]]) -> Any:
-    other = copy.copy(value)
-    for name, item in items:
-        other[name] = item
-    return other
-
-
-def _of_pairs(value: Any, items: list[tuple[Any, Any]]) -> Any:
-    return type(value)(items)
-
-
-def _of_dict(value: Any, items: list[tuple[Any, Any]]) -> Any:
-    return type(value)(dict(items))

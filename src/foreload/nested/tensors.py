@@ -15,11 +15,21 @@ import torch
 from foreload._torch import coo_parts
 from foreload.nested.containers import attributes
 
-__all__ = ["CONSTANTS", "bytes_of", "tensors"]
+__all__ = ["bytes_of", "is_constant", "tensors"]
 
-# Types whose objects do not change.
-CONSTANTS: Any = (enum.Enum, FunctionType, BuiltinFunctionType, ModuleType, range, slice, type(...), np.dtype)
-CONSTANTS += (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONSTANTS: Any = (enum.Enum, FunctionType, ModuleType, range, slice, type(...), np.dtype)
+_CONSTANTS += (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether an object is of a type whose objects do not change; a method of a list changes the list.
+
+    >>> is_constant(len), is_constant([].append), is_constant(range(3))
+    (True, False, True)
+    """
+    if isinstance(value, BuiltinFunctionType):
+        return value.__self__ is None or isinstance(value.__self__, (ModuleType, type))
+    return isinstance(value, _CONSTANTS)
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -83,6 +93,6 @@ def _parts(value: Any, of_any: bool) -> Iterable[Any] | None:
         return value.values()
     if isinstance(value, (tuple, list)) or (of_any and isinstance(value, (set, frozenset, deque))):
         return value
-    if hasattr(value, "to") or dataclasses.is_dataclass(value) or (of_any and not isinstance(value, CONSTANTS)):
+    if hasattr(value, "to") or dataclasses.is_dataclass(value) or (of_any and not is_constant(value)):
         return [part for _, part in attributes(value)]
     return ()
