@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import copyreg
 import dataclasses
-import enum
 import pickle
-import threading
-import warnings
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
-from foreload.cache.serialize import deserialize, separate, serialize
+from foreload.cache.serialize import separate
 from foreload.nested import move, snapshot, tensors
+from tests.batch.copying import LOADERS, first, moved
 
 
 class Scaled(dict[str, Any]):
@@ -171,10 +167,6 @@ class Samples:
         return self.make(torch.full((2,), float(index)))
 
 
-def first(samples: list[Any]) -> Any:
-    return samples[0]
-
-
 def told(value: Any) -> Any:
     """All that an object holds, in plain objects."""
     if isinstance(value, torch.Tensor):
@@ -188,17 +180,6 @@ def told(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return type(value), [told(getattr(value, field.name)) for field in dataclasses.fields(value)]
     return (type(value), own) if own else value
-
-
-LOADERS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "a cache": {"cache": "1MiB"},
-    "a cache in the calling thread": {"num_workers": 0, "cache": "1MiB"},
-    "a device": {"device": "cpu"},
-    "a seed": {"seed": 0, "shuffle": False},
-    "the calling thread": {"num_workers": 0},
-    "threads": {"num_workers": 2, "workers": "threads"},
-}
 
 
 @pytest.mark.parametrize("loader", LOADERS)
@@ -221,10 +202,6 @@ def test_processes_send_it_as_it_is(kind: str) -> None:
         expected = [told(pickle.loads(pickle.dumps(Encoding({"x": dataset[i]["x"]})))) for i in range(40)]
     loader = fl.DataLoader(dataset, 1, collate_fn=first, num_workers=1)
     assert [told(batch) for batch in loader] == expected
-
-
-def moved(value: Any) -> Any:
-    return move(value, torch.clone)
 
 
 @pytest.mark.parametrize("copied", [snapshot, separate, moved])
@@ -283,26 +260,6 @@ def test_a_tree_whose_nodes_know_their_parent(copied: Callable[[Any], Any]) -> N
     assert its_leaf is other
 
 
-class Shade(list[int], enum.Enum):
-    DARK = [0]  # noqa: RUF012
-    LIGHT = [255]  # noqa: RUF012
-
-
-class Place(tuple[int, int], enum.Enum):
-    CORNER = (0, 0)
-
-
-def test_members_of_an_enum_stay_the_same() -> None:
-    value = [Shade.DARK, {"place": Place.CORNER}]
-    for copied in (snapshot, separate, moved):
-        other = copied(value)
-        assert other[0] is Shade.DARK
-        assert other[1]["place"] is Place.CORNER
-    arrived = deserialize(np.concatenate(serialize(value)))
-    assert arrived[0] is Shade.DARK
-    assert arrived[1]["place"] is Place.CORNER
-
-
 def test_what_holds_itself_keeps_its_shape() -> None:
     ring: list[Any] = [1]
     ring.append((ring, {"ring": ring}))
@@ -310,159 +267,6 @@ def test_what_holds_itself_keeps_its_shape() -> None:
         assert copied is not ring
         assert copied[1][0] is copied
         assert copied[1][1]["ring"] is copied
-
-
-@dataclasses.dataclass
-class Info:
-    path: str
-
-
-class Split(Info, enum.Enum):
-    TRAIN = "train"
-
-
-class Token(dict[str, Any]):
-    """There is one of each name."""
-
-    def __reduce__(self) -> Any:
-        return token, (self["name"],)
-
-
-class Registry(dict[str, Any]):
-    def __copy__(self) -> Any:
-        return self
-
-
-TOKENS = {name: Token(name=name) for name in "ab"}
-REGISTRY = Registry(x=[1])
-
-
-def token(name: str) -> Token:
-    return TOKENS[name]
-
-
-@dataclasses.dataclass(eq=False)
-class Key:
-    name: str
-
-
-KEY = Key("k")
-
-
-class Marked(dict[str, Any]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.order: list[int] = []
-        self.mark = self.order.append
-
-
-class AttributesMade(dict[str, Any]):
-    def __new__(cls) -> Any:
-        made = super().__new__(cls)
-        made.__dict__ = made
-        return made
-
-
-class AttributesSet(dict[str, Any]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.__dict__ = self
-
-
-class Registered(dict[str, Any]):
-    """How it is pickled is said elsewhere."""
-
-    lock: Any = None
-
-
-def registered(items: Any) -> Registered:
-    return Registered(items)
-
-
-copyreg.pickle(Registered, lambda value: (registered, (dict(value),)))
-
-
-class DefaultWithLock(defaultdict[str, Any]):
-    lock: Any = None
-
-
-def locked(kind: Any, *arguments: Any) -> Any:
-    value = kind(*arguments)
-    value["x"] = 1
-    value.lock = threading.Lock()
-    return value
-
-
-def marked() -> Any:
-    value = Marked()
-    value.mark(1)
-    return value
-
-
-def written(kind: Any) -> Any:
-    value = kind()
-    value["x"] = 1
-    return value
-
-
-# What is made anew for each sample, and whether it is what it was after it has been copied, cached or sent.
-KEEPS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "a member of an enum": (lambda: Split.TRAIN, lambda value: value is Split.TRAIN),
-    "one of each name": (lambda: TOKENS["a"], lambda value: value is TOKENS["a"]),
-    "a key known by its identity": (lambda: {KEY: 1}, lambda value: value[KEY] == 1),
-    "a member known by its identity": (lambda: {KEY}, lambda value: KEY in value),
-    "a method of a list": (marked, lambda value: (value.mark(2), len(value.order))[1] == 2),
-    "attributes that are its items": (
-        lambda: written(AttributesMade),
-        lambda value: (setattr(value, "x", 7), value["x"])[1] == 7,
-    ),
-    "items that are its attributes": (
-        lambda: written(AttributesSet),
-        lambda value: (setattr(value, "x", 7), value["x"])[1] == 7,
-    ),
-    "pickled as is said elsewhere": (lambda: locked(Registered), lambda value: value == {"x": 1}),
-    "a default and a lock": (
-        lambda: locked(DefaultWithLock, int),
-        lambda value: value == {"x": 1} and value["y"] == 0,
-    ),
-}
-# Whatever a process is sent is another object there.
-SENT = [kind for kind in KEEPS if "known by its identity" not in kind]
-
-
-class Made(Samples):
-    def __getitem__(self, index: int) -> Any:
-        return KEEPS[str(self.make)][0]()
-
-
-@pytest.mark.parametrize("options", [*LOADERS.values(), {"num_workers": 1}], ids=str)
-@pytest.mark.parametrize("kind", KEEPS)
-def test_what_it_can_do_it_can_still_do(kind: str, options: dict[str, Any]) -> None:
-    if kind not in SENT and ("cache" in options or options.get("num_workers") == 1):
-        return
-    dataset: Any = Made(kind)  # type: ignore[arg-type]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the lock cannot be cached
-        with fl.DataLoader(dataset, 1, collate_fn=first, **options) as loader:
-            for _ in range(2):
-                assert all(KEEPS[kind][1](value) for value in loader)
-
-
-@pytest.mark.parametrize("copied", [snapshot, separate, moved])
-@pytest.mark.parametrize("kind", KEEPS)
-def test_a_copy_can_still_do_it_and_leaves_the_original(kind: str, copied: Callable[[Any], Any]) -> None:
-    if kind == "a method of a list" and copied is not separate:
-        return  # which only pickling binds anew
-    value = KEEPS[kind][0]()
-    assert KEEPS[kind][1](copied(value))
-    assert KEEPS[kind][1](value)
-
-
-def test_what_copies_as_itself_is_not_written_to() -> None:
-    held = REGISTRY["x"]
-    for copied in (snapshot, separate, moved):
-        assert copied([REGISTRY])[0] is REGISTRY
-    assert REGISTRY["x"] is held
 
 
 @pytest.mark.parametrize("kind", [lambda value: [value], lambda value: {"x": value}], ids=["lists", "dicts"])

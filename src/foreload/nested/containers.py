@@ -59,7 +59,7 @@ def rebuilt(
     value: Any,
     each: Callable[[Any], Any],
     begun: Callable[[Any], None],
-    own: Callable[[Any], bool] = lambda name: True,
+    own: Callable[[Any, Any], Any] | None = None,
 ) -> Any:
     """Return a container of the same class with ``each(item)`` for each of its items; its keys are the same.
 
@@ -67,7 +67,8 @@ def rebuilt(
         value: of which :func:`is_container` is true.
         each: returns what takes the place of an item; of a set, it is only called with the members.
         begun: called with the copy while it is still empty, since a container may hold itself.
-        own: whether what an attribute holds is an item; called with its name, or the descriptor of its slot.
+        own: the same for an attribute; called with its name, or the descriptor of its slot, and what it holds;
+            None: attributes are items too.
 
     >>> class Scaled(dict):
     ...     def __setitem__(self, name, value): super().__setitem__(name, value / 10)
@@ -93,17 +94,17 @@ def rebuilt(
         if _dict_of(value) is value:
             object.__setattr__(copied, "__dict__", copied)
         for name, item in attributes(value):
-            _set_attribute(copied, name, each(item) if own(name) else item)
+            _set_attribute(copied, name, each(item) if own is None else own(name, item))
     return copied
 
 
 def rebuilt_tuple(
-    value: tuple[Any, ...], each: Callable[[Any], Any], own: Callable[[Any], bool] = lambda name: True
+    value: tuple[Any, ...], each: Callable[[Any], Any], own: Callable[[Any, Any], Any] | None = None
 ) -> tuple[Any, ...]:
     """Do the same for a tuple; it stays the same if all of its items do."""
     kind = type(value)
     items = [(each(item), item) for item in tuple.__iter__(value)]
-    held = [(name, each(item) if own(name) else item, item) for name, item in attributes(value)]
+    held = [(name, each(item) if own is None else own(name, item), item) for name, item in attributes(value)]
     if all(copied is item for copied, item in items) and all(copied is item for _, copied, item in held):
         return value
     try:

@@ -69,6 +69,10 @@ def _moved_other(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any
     def each(item: Any) -> Any:
         return _move(item, copy_one, done)
 
+    def known(_: Any, item: Any) -> Any:
+        """Return the moved tensor for one that an attribute holds beside the items."""
+        return done.get(id(item), (item,))[0]
+
     if isinstance(value, torch.Tensor):
         return copy_one(value)
     if callable(getattr(value, "to", None)) and not isinstance(value, UserDict):
@@ -78,9 +82,12 @@ def _moved_other(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any
     if isinstance(value, (set, deque, bytearray)):
         return copy.copy(value)
     if is_container(value) and not isinstance(value, UserList):
-        return rebuilt(value, each, begun, _contents(value).__contains__)
+        contents = _contents(value)
+        return rebuilt(
+            value, each, begun, lambda name, item: each(item) if name in contents else known(name, item)
+        )
     if issubclass(type(value), tuple):
-        return rebuilt_tuple(value, each, lambda name: False)
+        return rebuilt_tuple(value, each, known)
     if isinstance(value, (Mapping, list)):
         return _by_its_rules(value, each)
     return with_other_fields(value, each) if has_fields(value) else value

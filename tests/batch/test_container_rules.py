@@ -1,0 +1,199 @@
+"""What containers of the user's classes do, and which of them there are, is the same after a copy."""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import enum
+import threading
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foreload as fl
+from foreload.cache.serialize import deserialize, separate, serialize
+from foreload.nested import snapshot
+from tests.batch.copying import LOADERS, first, moved
+
+
+class Shade(list[int], enum.Enum):
+    DARK = [0]  # noqa: RUF012
+    LIGHT = [255]  # noqa: RUF012
+
+
+class Place(tuple[int, int], enum.Enum):
+    CORNER = (0, 0)
+
+
+def test_members_of_an_enum_stay_the_same() -> None:
+    value = [Shade.DARK, {"place": Place.CORNER}]
+    for copied in (snapshot, separate, moved):
+        other = copied(value)
+        assert other[0] is Shade.DARK
+        assert other[1]["place"] is Place.CORNER
+    arrived = deserialize(np.concatenate(serialize(value)))
+    assert arrived[0] is Shade.DARK
+    assert arrived[1]["place"] is Place.CORNER
+
+
+@dataclasses.dataclass
+class Info:
+    path: str
+
+
+class Split(Info, enum.Enum):
+    TRAIN = "train"
+
+
+class Token(dict[str, Any]):
+    """There is one of each name."""
+
+    def __reduce__(self) -> Any:
+        return token, (self["name"],)
+
+
+class Registry(dict[str, Any]):
+    def __copy__(self) -> Any:
+        return self
+
+
+TOKENS = {name: Token(name=name) for name in "ab"}
+REGISTRY = Registry(x=[1])
+
+
+def token(name: str) -> Token:
+    return TOKENS[name]
+
+
+@dataclasses.dataclass(eq=False)
+class Key:
+    name: str
+
+
+KEY = Key("k")
+
+
+class Marked(dict[str, Any]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[int] = []
+        self.mark = self.order.append
+
+
+class AttributesMade(dict[str, Any]):
+    def __new__(cls) -> Any:
+        made = super().__new__(cls)
+        made.__dict__ = made
+        return made
+
+
+class AttributesSet(dict[str, Any]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.__dict__ = self
+
+
+class Registered(dict[str, Any]):
+    """How it is pickled is said elsewhere."""
+
+    lock: Any = None
+
+
+def registered(items: Any) -> Registered:
+    return Registered(items)
+
+
+copyreg.pickle(Registered, lambda value: (registered, (dict(value),)))
+
+
+class DefaultWithLock(defaultdict[str, Any]):
+    lock: Any = None
+
+
+def locked(kind: Any, *arguments: Any) -> Any:
+    value = kind(*arguments)
+    value["x"] = 1
+    value.lock = threading.Lock()
+    return value
+
+
+def marked() -> Any:
+    value = Marked()
+    value.mark(1)
+    return value
+
+
+def written(kind: Any) -> Any:
+    value = kind()
+    value["x"] = 1
+    return value
+
+
+# What is made anew for each sample, and whether it is what it was after it has been copied, cached or sent.
+KEEPS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "a member of an enum": (lambda: Split.TRAIN, lambda value: value is Split.TRAIN),
+    "one of each name": (lambda: TOKENS["a"], lambda value: value is TOKENS["a"]),
+    "a key known by its identity": (lambda: {KEY: 1}, lambda value: value[KEY] == 1),
+    "a member known by its identity": (lambda: {KEY}, lambda value: KEY in value),
+    "a method of a list": (marked, lambda value: (value.mark(2), len(value.order))[1] == 2),
+    "attributes that are its items": (
+        lambda: written(AttributesMade),
+        lambda value: (setattr(value, "x", 7), value["x"])[1] == 7,
+    ),
+    "items that are its attributes": (
+        lambda: written(AttributesSet),
+        lambda value: (setattr(value, "x", 7), value["x"])[1] == 7,
+    ),
+    "pickled as is said elsewhere": (lambda: locked(Registered), lambda value: value == {"x": 1}),
+    "a default and a lock": (
+        lambda: locked(DefaultWithLock, int),
+        lambda value: value == {"x": 1} and value["y"] == 0,
+    ),
+}
+# Whatever a process is sent is another object there.
+SENT = [kind for kind in KEEPS if "known by its identity" not in kind]
+
+
+class Made:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return KEEPS[self.kind][0]()
+
+
+@pytest.mark.parametrize("options", [*LOADERS.values(), {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("kind", KEEPS)
+def test_what_it_can_do_it_can_still_do(kind: str, options: dict[str, Any]) -> None:
+    if kind not in SENT and ("cache" in options or options.get("num_workers") == 1):
+        return
+    dataset: Any = Made(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the lock cannot be cached
+        with fl.DataLoader(dataset, 1, collate_fn=first, **options) as loader:
+            for _ in range(2):
+                assert all(KEEPS[kind][1](value) for value in loader)
+
+
+@pytest.mark.parametrize("copied", [snapshot, separate, moved])
+@pytest.mark.parametrize("kind", KEEPS)
+def test_a_copy_can_still_do_it_and_leaves_the_original(kind: str, copied: Callable[[Any], Any]) -> None:
+    if kind == "a method of a list" and copied is not separate:
+        return  # which only pickling binds anew
+    value = KEEPS[kind][0]()
+    assert KEEPS[kind][1](copied(value))
+    assert KEEPS[kind][1](value)
+
+
+def test_what_copies_as_itself_is_not_written_to() -> None:
+    held = REGISTRY["x"]
+    for copied in (snapshot, separate, moved):
+        assert copied([REGISTRY])[0] is REGISTRY
+    assert REGISTRY["x"] is held
