@@ -130,7 +130,7 @@ CHANGES: dict[str, Callable[[Holds, int], Any]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     length, folder, precision = Holds.__len__, os.getcwd(), decimal.getcontext().prec
     yield
@@ -167,7 +167,6 @@ def with_changes(loader: Any, change: str, moments: tuple[int, ...], epochs: int
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.usefixtures("_as_before")
 @pytest.mark.parametrize(("change", "count", "moments"), pairwise(CHANGES, COUNTS, [(1, 2), (4,)]))
 def test_what_the_loop_changes_is_in_the_next_batch(
     change: str, count: int, moments: tuple[int, ...], choose: Callable[[int], None]
