@@ -8,14 +8,15 @@ import enum
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import foreload as fl
-from foreload.cache.serialize import deserialize, separate, serialize
+from foreload.cache.serialize import deserialize, flatten, restore, separate, serialize
 from foreload.nested import snapshot
 from tests.batch.copying import LOADERS, first, moved
 
@@ -197,3 +198,73 @@ def test_what_copies_as_itself_is_not_written_to() -> None:
     for copied in (snapshot, separate, moved):
         assert copied([REGISTRY])[0] is REGISTRY
     assert REGISTRY["x"] is held
+
+
+class Behind(MutableMapping[str, Any]):
+    """Keeps its items in a dict, which a shallow copy of it shares."""
+
+    def __init__(self, scale: float = 1) -> None:
+        self.scale, self.kept = scale, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.kept[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.kept[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.kept[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+
+class Blob(bytearray):
+    pass
+
+
+class Tags(set[str]):
+    def __init__(self, vocabulary: str, *names: str) -> None:
+        super().__init__(names)
+        self.vocabulary = vocabulary
+
+
+@dataclasses.dataclass
+class Backed:
+    """A field that is kept under another name, and one whose default cannot be hashed."""
+
+    x: Any
+    sizes: tuple[list[int], ...] = ([1], [2])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, {"x": "_x"}.get(name, name), value)
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self)["_x"] if name == "x" else object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("copied", [snapshot, separate, moved])
+def test_the_original_keeps_its_items(copied: Callable[[Any], Any]) -> None:
+    value = Behind(2.0)
+    value["x"] = tensor = torch.zeros(1)
+    other = copied([value])[0]
+    assert value["x"] is tensor
+    assert other["x"] is not tensor
+    assert (type(other), other.scale, other["x"].item()) == (Behind, 2.0, 0)
+    missing = Behind()
+    missing["x"] = torch.full((1,), float("nan"))
+    assert copied([missing])[0]["x"].isnan().all()
+    tags = copied([Tags("colours", "red")])[0]
+    assert (tags, tags.vocabulary) == ({"red"}, "colours")
+    backed = Backed(torch.zeros(1))
+    assert copied(backed).x is not backed.x
+    assert copied(backed).sizes == ([1], [2])
+
+
+def test_bytes_of_a_class_of_its_own_are_sent() -> None:
+    (blob,) = restore([bytearray(part) for part in flatten([Blob(b"abc")])])
+    assert (type(blob), blob) == (Blob, Blob(b"abc"))
+    assert type(separate([Blob(b"abc")])[0]) is Blob

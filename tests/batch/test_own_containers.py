@@ -233,8 +233,8 @@ class Fixed(Headers):
     def __init__(self) -> None:
         super().__init__([("x", torch.ones(1))])
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        raise TypeError("headers stay")
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("there is one of these")
 
 
 def test_a_mapping_that_takes_no_other_tensors_cannot_be_moved() -> None:

@@ -105,51 +105,6 @@ def test_what_was_chosen_is_known_and_holds_no_dataset() -> None:
     assert len(selection._chosen) == before
 
 
-class Tiny(Numbers):
-    """A dataset that a script makes anew for each prediction."""
-
-
-class Tinier(Numbers):
-    """One of another class."""
-
-
-def test_the_first_short_epoch_of_a_known_class_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[type] = []
-    seconds = {"sample": 1e-6}
-
-    def measure(work: Any) -> Choice:
-        measured.append(type(work.view))
-        return Choice("threads", 0, "as the test says", {"none": 1 / seconds["sample"]})
-
-    monkeypatch.setattr(choose, "choose_workers", measure)
-    datasets = [Tiny() for _ in range(3)]
-    for dataset in datasets:
-        loader = fl.DataLoader(dataset, batch_size=8)
-        assert torch.cat(list(loader)).tolist() == list(range(64))
-    assert measured == [Tiny]
-    assert loader.stats()["workers"]["count"] == 0
-    assert "should take 6.4e-05 s in one thread, as long as those of other" in loader.stats()["workers"]["why"]
-    list(loader)  # its second epoch
-    assert measured == [Tiny] * 2
-    list(fl.DataLoader(datasets[1], batch_size=8))  # the second epoch of its dataset
-    assert measured == [Tiny] * 3
-    for other in (
-        fl.DataLoader(Tinier(), batch_size=8),
-        fl.DataLoader(Tiny(), batch_size=16),
-        fl.DataLoader(Tiny(), batch_size=8, collate_fn=Collator(1)),
-        fl.DataLoader(torch.utils.data.Subset(Tiny(), range(64)), batch_size=8),
-    ):
-        list(other)
-    assert measured[3:] == [Tinier, Tiny, Tiny, torch.utils.data.Subset]
-    seconds["sample"] = 1.0
-    list(fl.DataLoader(datasets[0], batch_size=8))  # was measured, as the first of its class
-    assert len(measured) == 7
-    fl.DataLoader(datasets[2], batch_size=8, collate_fn=Collator(1))
-    list(fl.DataLoader(Tiny(), batch_size=32))
-    list(fl.DataLoader(Tiny(), batch_size=32))  # whose samples take a second each, as has been measured
-    assert len(measured) == 9
-
-
 def test_a_worker_init_fn_that_nobody_calls_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "why_not_started", lambda *_: "this is a daemonic process")
     loader = fl.DataLoader(Numbers(), batch_size=8, worker_init_fn=print)

@@ -31,7 +31,7 @@ _CALLED: dict[Any, tuple[str, ...]] = {
     list: ("__iter__", "append", "extend"),
     deque: ("__iter__", "__init__", "append", "extend"),
     set: ("__iter__", "__init__", "add", "update"),
-    bytearray: ("__init__", "__bytes__"),
+    bytearray: ("__init__",),
     object: (),
 }
 

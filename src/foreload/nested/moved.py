@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections import UserDict, UserList, deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -79,13 +78,18 @@ def _moved_other(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any
         return copy_one(copy.copy(value))  # the `.to` of many changes them, and the source is still needed
     if isinstance(value, np.ndarray):
         return value.copy(order="K") if value.flags.writeable else value
+    if is_container(value) and not isinstance(value, UserList):
+        if isinstance(value, (set, deque, bytearray)):
+            return rebuilt(value, lambda item: item, begun, known)
+        if isinstance(value, (dict, list)):
+            return rebuilt(value, each, begun, known)
+        if isinstance(value, UserDict):
+            return rebuilt(
+                value, each, begun, lambda name, item: each(item) if name == "data" else known(name, item)
+            )
+        return rebuilt(value, each, begun)  # of a dataclass, all attributes are parts of the batch
     if isinstance(value, (set, deque, bytearray)):
         return copy.copy(value)
-    if is_container(value) and not isinstance(value, UserList):
-        contents = _contents(value)
-        return rebuilt(
-            value, each, begun, lambda name, item: each(item) if name in contents else known(name, item)
-        )
     if issubclass(type(value), tuple):
         return rebuilt_tuple(value, each, known)
     if isinstance(value, (Mapping, list)):
@@ -93,21 +97,11 @@ def _moved_other(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any
     return with_other_fields(value, each) if has_fields(value) else value
 
 
-def _contents(value: Any) -> set[Any]:
-    """Return the names of the attributes that are parts of a batch, where ``tensors`` finds them too."""
-    if isinstance(value, UserDict):
-        return {"data"}
-    if isinstance(value, (dict, list)) or not has_fields(value):
-        return set()
-    names = {field.name for field in dataclasses.fields(value)}
-    return names | {vars(kind)[name] for kind in type(value).__mro__ for name in names & set(vars(kind))}
-
-
 def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
     moved = copied_by_itself(value, each)
     if moved is not None and moved is not value:
         return moved
-    if not any(True for _ in tensors(value)):
+    if all(each(tensor) is tensor for tensor in tensors(value)):
         return value
     if isinstance(value, Mapping) and not hasattr(value, "__setitem__"):
         return {name: each(item) for name, item in value.items()}

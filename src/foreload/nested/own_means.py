@@ -15,29 +15,33 @@ __all__ = ["copied_by_itself", "has_fields", "with_other_fields"]
 
 
 def copied_by_itself(value: Any, changed: Callable[[Any], Any]) -> Any:
-    """Return a copy with ``changed(item)`` for each item, that ``copy.copy`` makes and whose items are set.
+    """Return a copy with ``changed(item)`` for each item, made as its class says or by its constructor.
 
     Returns:
-        The same object if it is a mapping or list that copies as itself; None if what is set cannot be read again.
+        The same object if it copies as itself; None if what is in the copy cannot be read again.
     """
-    try:
-        pairs = list(value.items() if isinstance(value, Mapping) else enumerate(value))
-    except Exception:  # whatever a user's class raises
-        return None
-    items = [(name, item, changed(item)) for name, item in pairs]
+    items = [(name, item, changed(item)) for name, item in _pairs_of(value)]
     makers = (
-        (_set_in_copy, _of_pairs, _of_dict) if isinstance(value, (MutableMapping, list, deque)) else (_of_dict,)
+        (_copied_deeply, _of_pairs, _of_dict) if isinstance(value, (MutableMapping, list, deque)) else (_of_dict,)
     )
     for make in makers:
-        with suppress(Exception):  # as above
+        with suppress(Exception):  # whatever a user's class raises
             other = make(value, items)
             if other is value or _has(other, items):
                 return other
     return None
 
 
+def _pairs_of(value: Any) -> list[tuple[Any, Any]]:
+    """Return the items of a mapping or list with their names or positions; none if they are not to be had."""
+    try:
+        return list(value.items() if isinstance(value, Mapping) else enumerate(value))
+    except Exception:  # as above
+        return []
+
+
 def _has(other: Any, items: list[tuple[Any, Any, Any]]) -> bool:
-    there = list(other.items()) if isinstance(other, Mapping) else list(enumerate(other))
+    there = _pairs_of(other)
     if [name for name, _ in there] != [name for name, _, _ in items]:
         return False
     return all(
@@ -48,16 +52,17 @@ def _has(other: Any, items: list[tuple[Any, Any, Any]]) -> bool:
 
 def _is_like(now: Any, after: Any) -> bool:
     """Whether a mapping that makes its tensors when they are asked for makes them of the new ones."""
-    return isinstance(now, torch.Tensor) and now.device == after.device and torch.equal(now, after)
+    if not (isinstance(now, torch.Tensor) and isinstance(after, torch.Tensor)):
+        return False
+    return (now.device, now.dtype, now.layout, now.shape) == (after.device, after.dtype, after.layout, after.shape)
 
 
-def _set_in_copy(value: Any, items: list[tuple[Any, Any, Any]]) -> Any:
-    other = copy.copy(value)
-    if other is not value:
-        for name, before, item in items:
-            if item is not before:
-                other[name] = item
-    return other
+def _copied_deeply(value: Any, items: list[tuple[Any, Any, Any]]) -> Any:
+    """Return a copy that shares nothing but its keys and items: what a class keeps them in is copied too."""
+    if copy.copy(value) is value:
+        return value
+    memo = {id(name): name for name, _, _ in items} | {id(before): after for _, before, after in items}
+    return copy.deepcopy(value, memo)
 
 
 def _of_pairs(value: Any, items: list[tuple[Any, Any, Any]]) -> Any:

@@ -24,7 +24,6 @@ class Choice:
         made_of: the objects that the dataset, and what is applied to its samples, were made of then.
         is_open: whether other workers might be chosen at another time or place.
         is_final: whether the dataset leaves no choice but the calling thread, anywhere.
-        is_for_now: whether it is for one epoch only, and the next one is to be measured.
     """
 
     kind: WorkerKind
@@ -36,4 +35,3 @@ class Choice:
     made_of: dict[str, Any] = field(default_factory=dict, repr=False)
     is_open: bool = False
     is_final: bool = False
-    is_for_now: bool = False

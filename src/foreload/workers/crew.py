@@ -142,7 +142,7 @@ class Crew:
             return
         # Another process may not be one that can start workers.
         is_own = self._chosen_in == os.getpid()
-        if self.choice is not None and is_own and not (self.choice.is_for_now or is_outdated(spec, self.choice)):
+        if self.choice is not None and is_own and not is_outdated(spec, self.choice):
             return
         self._chosen_in = os.getpid()
         self.choice = select_workers(spec, trial, may_measure=may_measure)

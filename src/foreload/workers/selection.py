@@ -8,12 +8,11 @@ the dataset: then copies would go different ways, and the calling thread loads.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any
 
 from torch.utils.data import Sampler, default_convert
@@ -22,7 +21,6 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.columns import ColumnAssembly
 from foreload.cache.view import holds_values, is_remote
-from foreload.cache.wrappers import root_of
 from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of
 from foreload.datasets.native import native_assembly
@@ -80,12 +78,6 @@ def _held(part: Any) -> list[Any]:
 
 # What was chosen, by what loads samples and the settings that it depends on.
 _chosen: dict[tuple[_Parts | None, Any], Choice] = {}
-
-# The seconds that a sample took, by the names of the classes that load it, and the settings.
-_sample_seconds: dict[Any, float] = {}
-
-# An epoch of a dataset whose class is known is not measured before if it should take no longer.
-_MAX_UNMEASURED_SECONDS = 0.2
 
 
 def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) -> Choice:
@@ -208,11 +200,6 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
     watched = _watched(spec) if user_code is not None or is_declared(spec.dataset) else ()
     present = made_of(*watched)
     known = _chosen.get((parts, key))
-    if known is not None and known.is_for_now:
-        known = None
-    elif known is None and parts is not None and trial is not None and (short := _short_as_others(spec, key)):
-        _chosen[parts, key] = short
-        return short
     if known is not None and (not known.made_of or known.made_of == present):
         return replace(known, seconds=0.0)
     if known is not None and known.count == 0:  # which is right for any code
@@ -223,7 +210,6 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
     own = _own_collate(spec) if spec.batches.auto_collation else partial(_collate_one, spec.batches.collate_fn)
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)
-    _note_seconds(spec, key, choice)
     if choice.is_pure:
         choice = replace(choice, made_of=present)
     if choice.kind == "processes" and choice.count and start_method(spec.context) != "fork":
@@ -235,32 +221,6 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
     if parts is not None:
         _chosen[parts, key] = choice
     return choice
-
-
-def _short_as_others(spec: CrewSpec, key: Any) -> Choice | None:
-    """Return the calling thread, for one epoch, if by what samples of the same class took it will be short.
-
-    A script may make a new dataset for each prediction, and measuring it would take longer than to load it.
-    """
-    seconds = _sample_seconds.get((_names(spec), key), math.inf) * len(spec.view)
-    if seconds > _MAX_UNMEASURED_SECONDS:
-        return None
-    why = (
-        f"an epoch should take {seconds:.2g} s in one thread, as long as those of other datasets of the same class"
-    )
-    return Choice("threads", 0, why, is_for_now=True)
-
-
-def _note_seconds(spec: CrewSpec, key: Any, choice: Choice) -> None:
-    alone = choice.rates.get("none")
-    _sample_seconds[_names(spec), key] = math.inf if choice.count or not alone else 1 / alone
-
-
-def _names(spec: CrewSpec) -> tuple[Any, ...]:
-    """Return the names of what loads samples: of classes, and of functions."""
-    parts = (spec.dataset, root_of(spec.dataset), spec.batches.collate_fn, spec.batches.transform)
-    named = (part if isinstance(part, FunctionType) else type(part) for part in parts)
-    return tuple((part.__module__, part.__qualname__) for part in named)
 
 
 def _own_collate(spec: CrewSpec) -> Any:
