@@ -5,10 +5,13 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import enum
+import gc
+import shelve
 import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -268,3 +271,12 @@ def test_bytes_of_a_class_of_its_own_are_sent() -> None:
     (blob,) = restore([bytearray(part) for part in flatten([Blob(b"abc")])])
     assert (type(blob), blob) == (Blob, Blob(b"abc"))
     assert type(separate([Blob(b"abc")])[0]) is Blob
+
+
+def test_the_end_of_a_copy_closes_nothing(tmp_path: Path) -> None:
+    with shelve.open(str(tmp_path / "shelf")) as shelf:
+        shelf["x"] = 1
+        for copied in (snapshot, separate, moved):
+            assert copied([shelf])[0]["x"] == 1
+            gc.collect()
+            assert shelf["x"] == 1

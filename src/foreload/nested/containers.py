@@ -21,8 +21,8 @@ _BARE = (dict, list, set, bytearray)  # have no attributes
 _BUILT_IN = (OrderedDict, defaultdict, *_BARE, deque)
 _POINTER = 8
 
-# A class that has one of these of its own says how it is copied, or which objects of it there are.
-_RULES = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__new__")
+# A class that has one of these of its own says how it is copied, which objects of it there are, or how they end.
+_RULES = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__new__", "__del__")
 _STATE = ("__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 
 # What pickle calls of a class to read or to fill an object of it.

@@ -20,6 +20,8 @@ def copied_by_itself(value: Any, changed: Callable[[Any], Any]) -> Any:
     Returns:
         The same object if it copies as itself; None if what is in the copy cannot be read again.
     """
+    if hasattr(type(value), "__del__"):  # the end of a copy may close what the original holds
+        return None
     items = [(name, item, changed(item)) for name, item in _pairs_of(value)]
     makers = (
         (_copied_deeply, _of_pairs, _of_dict) if isinstance(value, (MutableMapping, list, deque)) else (_of_dict,)
@@ -59,7 +61,8 @@ def _is_like(now: Any, after: Any) -> bool:
 
 def _copied_deeply(value: Any, items: list[tuple[Any, Any, Any]]) -> Any:
     """Return a copy that shares nothing but its keys and items: what a class keeps them in is copied too."""
-    if copy.copy(value) is value:
+    own: Any = getattr(type(value), "__copy__", None)
+    if own is not None and own(value) is value:
         return value
     memo = {id(name): name for name, _, _ in items} | {id(before): after for _, before, after in items}
     return copy.deepcopy(value, memo)
