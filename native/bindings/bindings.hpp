@@ -16,10 +16,18 @@ namespace nb = nanobind;
 using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64s = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Int64Rows = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // Returns the Python exception for what the core threw.
 nb::object to_python(const foreload::Error& error);
 nb::object to_python(const std::exception_ptr& error);
+
+// Takes over what a function of Python's returns; throws its exception if that is null.
+nb::object owned(PyObject* object);
+
+// Throws Error(value) if the array `name` has another length.
+void check_length(size_t length, size_t expected, const char* name);
 
 // Throws Error(value) if there is no such stage.
 foreload::Stage stage_of(uint8_t number);

@@ -1,4 +1,5 @@
 #include <new>
+#include <string>
 
 #include "bindings.hpp"
 
@@ -38,6 +39,17 @@ nb::object to_python(const std::exception_ptr& error) {
   } catch (const std::exception& other) {
     return nb::module_::import_("builtins").attr("RuntimeError")(other.what());
   }
+}
+
+nb::object owned(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+void check_length(size_t length, size_t expected, const char* name) {
+  if (length == expected) return;
+  throw Error(ErrorKind::value, std::string(name) + " must have " + std::to_string(expected) +
+                                    " entries, got " + std::to_string(length));
 }
 
 void bind_errors(nb::module_&) {

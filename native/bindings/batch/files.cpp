@@ -17,12 +17,10 @@ using foreload::ErrorKind;
 
 namespace {
 
-using Starts = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 // Reads samples, each to its place in a batch.
 class ReadJob : public foreload::Job {
  public:
-  ReadJob(std::shared_ptr<FileSource> source, const Indices& indices, const Starts& starts, Bytes out)
+  ReadJob(std::shared_ptr<FileSource> source, const Indices& indices, const Indices& starts, Bytes out)
       : Job(indices.shape(0), source->grain(kRun, 2 * kDepth)),
         source_(std::move(source)),
         indices_(indices.data(), indices.data() + indices.shape(0)),
@@ -194,7 +192,7 @@ void bind_files(nb::module_& module) {
           "cold", [](const FileSource& source) { return source.files.cold(); },
           "Whether reads have lately had to wait for the disk.");
   nb::class_<ReadJob, foreload::Job>(module, "ReadJob", "A batch of samples' bytes, each read to its place.")
-      .def(nb::init<std::shared_ptr<FileSource>, const Indices&, const Starts&, Bytes>(), nb::arg("files"),
+      .def(nb::init<std::shared_ptr<FileSource>, const Indices&, const Indices&, Bytes>(), nb::arg("files"),
            nb::arg("indices"), nb::arg("starts"), nb::arg("out"))
       .def("failures", &ReadJob::failures,
            "Return the samples that failed: (position, exception), in order.");

@@ -22,14 +22,6 @@ foreload::Policy policy_named(const std::string& name) {
   return policies.at(name);
 }
 
-void check_length(size_t length, size_t expected, const char* name) {
-  if (length != expected) {
-    throw foreload::Error(foreload::ErrorKind::value, std::string(name) + " must have " +
-                                                          std::to_string(expected) + " entries, got " +
-                                                          std::to_string(length));
-  }
-}
-
 void compile(const Indices& accesses, size_t samples, const std::optional<Indices>& sizes,
              const std::optional<Costs>& costs, const std::optional<ConstBytes>& resident,
              const std::string& policy, int64_t budget, bool tail, uint64_t seed, const Bytes& hits,

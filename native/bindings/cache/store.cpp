@@ -19,13 +19,6 @@ using foreload::ErrorKind;
 using foreload::Mapping;
 using foreload::Rule;
 using foreload::SampleStore;
-using Int64s = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-void check_length(size_t length, size_t expected, const char* name) {
-  if (length == expected) return;
-  throw Error(ErrorKind::value, std::string(name) + " must have " + std::to_string(expected) +
-                                    " entries, got " + std::to_string(length));
-}
 
 // The most bytes that are copied with the interpreter's lock. To give it to another thread and to get it back
 // takes longer, as each has to be woken up.

@@ -227,7 +227,7 @@ nb::object decoded(const std::string& path, const Decode& decode) {
 nb::object plan_view(const Transform& transform, nb::bytes bytes, uint64_t seed, uint32_t epoch,
                      size_t index) {
   const auto span = span_of(bytes);
-  std::optional<foreload::Plan> plan;
+  std::optional<foreload::PlannedView> plan;
   {
     const ReleaseGil release;
     plan = this_threads_loader().plan(span, index, transform, {seed, epoch});
@@ -274,8 +274,7 @@ void costs(const ImageSource& source, nb::ndarray<double, nb::ndim<2>, nb::c_con
   }
 }
 
-void states(const ImageSource& source, const Indices& indices,
-            nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> out) {
+void states(const ImageSource& source, const Indices& indices, const Int64s& out) {
   const size_t count = indices.shape(0);
   if (out.shape(0) != count) throw Error(ErrorKind::value, "out must have an item for each index");
   std::vector<int64_t> samples(indices.data(), indices.data() + count);

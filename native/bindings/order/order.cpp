@@ -6,29 +6,21 @@
 
 namespace {
 
-using Out = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Draws = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void check_length(const Out& out, size_t expected) {
-  if (out.shape(0) != expected) {
-    throw foreload::Error(foreload::ErrorKind::value, "out must have " + std::to_string(expected) +
-                                                          " entries, got " + std::to_string(out.shape(0)));
-  }
-}
-
-void permute(uint64_t n, uint64_t seed, uint32_t epoch, uint64_t start, const Out& out, uint64_t stride) {
+void permute(uint64_t n, uint64_t seed, uint32_t epoch, uint64_t start, const Int64s& out, uint64_t stride) {
   const ReleaseGil release;
   foreload::Permutation(n, {seed, epoch}).fill(start, out.shape(0), out.data(), stride);
 }
 
-void positions(uint64_t n, uint64_t seed, uint32_t epoch, const Indices& values, const Out& out) {
-  check_length(out, values.shape(0));
+void positions(uint64_t n, uint64_t seed, uint32_t epoch, const Indices& values, const Int64s& out) {
+  check_length(out.shape(0), values.shape(0), "out");
   const ReleaseGil release;
   foreload::Permutation(n, {seed, epoch}).find(values.data(), values.shape(0), out.data());
 }
 
-void route(const Indices& positions, const Indices& lengths, const Out& out) {
-  check_length(out, positions.shape(0));
+void route(const Indices& positions, const Indices& lengths, const Int64s& out) {
+  check_length(out.shape(0), positions.shape(0), "out");
   const ReleaseGil release;
   foreload::route(positions.data(), positions.shape(0), lengths.data(), lengths.shape(0), out.data());
 }
@@ -73,7 +65,7 @@ void bind_order(nb::module_& module) {
       .def(nb::init<uint64_t, uint64_t>(), nb::arg("n"), nb::arg("seed"))
       .def(
           "fill",
-          [](foreload::FisherYates& self, const Out& out) {
+          [](foreload::FisherYates& self, const Int64s& out) {
             const ReleaseGil release;
             self.fill(out.data(), out.shape(0));
           },

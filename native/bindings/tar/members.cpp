@@ -12,11 +12,6 @@ namespace {
 using foreload::Error;
 using foreload::ErrorKind;
 
-nb::object owned(PyObject* object) {
-  if (object == nullptr) throw nb::python_error();
-  return nb::steal(object);
-}
-
 // Where the members of samples lie, and how they are called.
 class TarMembers {
  public:

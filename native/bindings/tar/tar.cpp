@@ -17,11 +17,6 @@ namespace {
 
 using foreload::TarRole;
 
-nb::object owned(PyObject* object) {
-  if (object == nullptr) throw nb::python_error();
-  return nb::steal(object);
-}
-
 nb::object text_of(std::string_view text) {
   return owned(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
 }

@@ -12,8 +12,6 @@ namespace {
 
 using foreload::Error;
 using foreload::ErrorKind;
-using Rows = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Table = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // The memory of int64 arrays of one dimension, held so that nothing frees it.
 class Documents {
@@ -74,7 +72,7 @@ class PackedRows {
     if (!is_right) throw Error(ErrorKind::value, "pieces must lie in their rows, one after the other");
   }
 
-  void copy(const nb::list& documents, const Indices& starts, const Table& tokens, int64_t pad) const {
+  void copy(const nb::list& documents, const Indices& starts, const Int64Rows& tokens, int64_t pad) const {
     const size_t rows = first_.size() - 1;
     if (starts.shape(0) != documents_.size() || tokens.shape(0) != rows ||
         tokens.shape(1) != static_cast<size_t>(length_)) {
@@ -88,9 +86,9 @@ class PackedRows {
     }
   }
 
-  void mark(const Indices& rows, const Table& documents, const Table& positions) const {
+  void mark(const Indices& rows, const Int64Rows& documents, const Int64Rows& positions) const {
     const size_t count = rows.shape(0);
-    for (const Table* out : {&documents, &positions}) {
+    for (const Int64Rows* out : {&documents, &positions}) {
       if (out->shape(0) != count || out->shape(1) != static_cast<size_t>(length_)) {
         throw Error(ErrorKind::value, "out must have one row per index, as long as those of the documents");
       }
@@ -124,7 +122,7 @@ class PackedRows {
 void bind_packing(nb::module_& module) {
   module.def(
       "best_fit",
-      [](const Indices& lengths, int64_t length, const Rows& rows) {
+      [](const Indices& lengths, int64_t length, const Int64s& rows) {
         if (rows.shape(0) != lengths.shape(0)) throw Error(ErrorKind::value, "there must be a row per piece");
         const ReleaseGil release;
         const auto chosen = foreload::best_fit({lengths.data(), lengths.shape(0)}, length);

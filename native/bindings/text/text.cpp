@@ -24,8 +24,6 @@ using foreload::SharedCopy;
 using foreload::Split;
 using foreload::TextSource;
 using foreload::WholeFiles;
-using Rows = nb::ndarray<int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Lengths = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void check_samples(const std::vector<int64_t>& samples, size_t count) {
   for (const int64_t sample : samples) {
@@ -55,7 +53,7 @@ void read_all(TextSource& source, std::span<const int64_t> samples, size_t most,
 // A batch of texts as code points, each row padded with zeroes.
 class CharacterJob : public foreload::Job {
  public:
-  CharacterJob(std::shared_ptr<TextSource> source, const Indices& indices, Rows out, Lengths lengths,
+  CharacterJob(std::shared_ptr<TextSource> source, const Indices& indices, Int64Rows out, Int64s lengths,
                size_t grain)
       : Job(indices.shape(0), grain),
         source_(std::move(source)),
@@ -69,8 +67,8 @@ class CharacterJob : public foreload::Job {
   ~CharacterJob() override {
     const AcquireGil acquire;
     failures_.clear();
-    out_ = Rows();
-    lengths_ = Lengths();
+    out_ = Int64Rows();
+    lengths_ = Int64s();
   }
 
   void run(size_t begin, size_t end, size_t) override {
@@ -93,8 +91,8 @@ class CharacterJob : public foreload::Job {
  private:
   std::shared_ptr<TextSource> source_;
   std::vector<int64_t> samples_;
-  Rows out_;
-  Lengths lengths_;
+  Int64Rows out_;
+  Int64s lengths_;
   Failures failures_;
 };
 
@@ -173,21 +171,21 @@ void set_state(LineFile& lines, const nb::tuple& state) {
   new (&lines) LineFile(std::move(file), nb::cast<size_t>(state[7]), column, nullptr);
 }
 
-std::shared_ptr<LineFile> keep(const LineFile& lines, uint64_t budget, int file) {
+std::shared_ptr<LineFile> keep_lines(const LineFile& lines, uint64_t budget, int file) {
   const uint64_t size = lines.file()->stamp.size;
   auto copy = file < 0 ? std::make_shared<SharedCopy>(size, budget)
                        : std::make_shared<SharedCopy>(size, budget, file);
   return std::make_shared<LineFile>(lines.file(), lines.first(), lines.column(), std::move(copy));
 }
 
-void init_files(WholeFiles* files, const std::vector<nb::bytes>& paths) {
+void init_texts(WholeFiles* files, const std::vector<nb::bytes>& paths) {
   std::vector<std::string> copies;
   copies.reserve(paths.size());
   for (const nb::bytes& path : paths) copies.push_back(to_string(path));
   new (files) WholeFiles(std::move(copies));
 }
 
-std::vector<nb::bytes> paths_of(const WholeFiles& files) {
+std::vector<nb::bytes> text_paths(const WholeFiles& files) {
   std::vector<nb::bytes> paths;
   paths.reserve(files.size());
   for (const std::string& path : files.paths()) paths.emplace_back(path.data(), path.size());
@@ -229,7 +227,7 @@ void bind_text(nb::module_& module) {
           },
           nb::arg("first"), nb::arg("column"), nb::arg("columns").none(),
           "Return a view from record `first` on: one field of each, of as many as the header has.")
-      .def("keep", &keep, nb::arg("budget"), nb::arg("file") = -1,
+      .def("keep", &keep_lines, nb::arg("budget"), nb::arg("file") = -1,
            "Return a view of which the first bytes are kept in shared memory, of this process or an open "
            "file of "
            "it.")
@@ -246,13 +244,13 @@ void bind_text(nb::module_& module) {
       .def("__getstate__", &get_state)
       .def("__setstate__", &set_state);
   nb::class_<WholeFiles, TextSource>(module, "WholeFiles", "Files that are one text each.")
-      .def("__init__", &init_files, nb::arg("paths"))
-      .def("__getstate__", &paths_of)
+      .def("__init__", &init_texts, nb::arg("paths"))
+      .def("__getstate__", &text_paths)
       .def("__setstate__",
-           [](WholeFiles& files, const std::vector<nb::bytes>& paths) { init_files(&files, paths); });
+           [](WholeFiles& files, const std::vector<nb::bytes>& paths) { init_texts(&files, paths); });
   nb::class_<CharacterJob, foreload::Job>(module, "CharacterJob", "A batch of texts as code points.")
-      .def(nb::init<std::shared_ptr<TextSource>, const Indices&, Rows, Lengths, size_t>(), nb::arg("source"),
-           nb::arg("indices"), nb::arg("out"), nb::arg("lengths"), nb::arg("grain"))
+      .def(nb::init<std::shared_ptr<TextSource>, const Indices&, Int64Rows, Int64s, size_t>(),
+           nb::arg("source"), nb::arg("indices"), nb::arg("out"), nb::arg("lengths"), nb::arg("grain"))
       .def("failures", &CharacterJob::failures);
   module.def("split_record", &split_record, nb::arg("record"), nb::arg("delimiter"),
              "Return the fields of a record of a table.");

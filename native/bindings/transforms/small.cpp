@@ -27,9 +27,9 @@ namespace {
 
 using Images = nb::ndarray<const uint8_t, nb::ndim<4>, nb::device::cpu>;
 
-void init_transform(SmallTransform* transform, bool random, std::pair<int, int> size, int padding,
-                    double flip, int cutout, std::array<float, 4> jitter, std::array<float, 3> mean,
-                    std::array<float, 3> std_, bool normalize, bool channels_last) {
+void init_small(SmallTransform* transform, bool random, std::pair<int, int> size, int padding, double flip,
+                int cutout, std::array<float, 4> jitter, std::array<float, 3> mean, std::array<float, 3> std_,
+                bool normalize, bool channels_last) {
   new (transform) SmallTransform();
   transform->random = random;
   std::tie(transform->height, transform->width) = size;
@@ -111,7 +111,7 @@ class SmallImageJob : public foreload::Job {
 
 void bind_small(nb::module_& module) {
   nb::class_<SmallTransform>(module, "SmallTransform", "What is made of small images in memory.")
-      .def("__init__", &init_transform, nb::kw_only(), nb::arg("random"), nb::arg("size"), nb::arg("padding"),
+      .def("__init__", &init_small, nb::kw_only(), nb::arg("random"), nb::arg("size"), nb::arg("padding"),
            nb::arg("flip"), nb::arg("cutout"), nb::arg("jitter"), nb::arg("mean"), nb::arg("std"),
            nb::arg("normalize"), nb::arg("channels_last"));
   nb::class_<SmallImageJob, foreload::Job>(module, "SmallImageJob", "A batch of small images in memory.")

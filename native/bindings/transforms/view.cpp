@@ -24,10 +24,10 @@ foreload::Crop crop_named(const std::string& name) {
   throw Error(ErrorKind::value, "crop must be 'none', 'center' or 'random', got '" + name + "'");
 }
 
-void init_transform(Transform* transform, const std::string& crop, std::pair<int, int> size, int shorter,
-                    std::pair<double, double> scale, std::pair<double, double> ratio, double flip,
-                    std::array<float, 4> jitter, std::array<float, 3> mean, std::array<float, 3> std_,
-                    bool normalize, bool channels_last, bool fast, bool leave_flip) {
+void init_view(Transform* transform, const std::string& crop, std::pair<int, int> size, int shorter,
+               std::pair<double, double> scale, std::pair<double, double> ratio, double flip,
+               std::array<float, 4> jitter, std::array<float, 3> mean, std::array<float, 3> std_,
+               bool normalize, bool channels_last, bool fast, bool leave_flip) {
   new (transform) Transform();
   transform->crop = crop_named(crop);
   std::tie(transform->height, transform->width) = size;
@@ -60,7 +60,7 @@ nb::tuple view(const Transform& transform, int width, int height, uint64_t seed,
 void bind_view(nb::module_& module) {
   nb::class_<Transform>(module, "Transform",
                         "A transform: the view that is taken of an image, and how it is written.")
-      .def("__init__", &init_transform, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
+      .def("__init__", &init_view, nb::kw_only(), nb::arg("crop"), nb::arg("size"), nb::arg("shorter"),
            nb::arg("scale"), nb::arg("ratio"), nb::arg("flip"), nb::arg("jitter"), nb::arg("mean"),
            nb::arg("std"), nb::arg("normalize"), nb::arg("channels_last"), nb::arg("fast"),
            nb::arg("leave_flip") = false);

@@ -88,15 +88,15 @@ bool ImageLoader::show_jpeg(std::span<const uint8_t> bytes, size_t index, const 
   return render(decode, view, transform, random, transform.fast ? 8 : 1, out);
 }
 
-std::optional<Plan> ImageLoader::plan(std::span<const uint8_t> bytes, size_t index,
-                                      const Transform& transform, Key key) {
+std::optional<PlannedView> ImageLoader::plan(std::span<const uint8_t> bytes, size_t index,
+                                             const Transform& transform, Key key) {
   const bool is_whole = bytes.size() > 4 && bytes[bytes.size() - 2] == 0xFF && bytes.back() == 0xD9;
   if (!is_whole || !looks_like_jpeg(bytes) || !decoder_.open(bytes) || !decoder_.is_usual()) {
     return std::nullopt;
   }
   const auto orientation = exif_orientation(bytes);
   if (!orientation) return std::nullopt;
-  Plan plan{*orientation, decoder_.width(), decoder_.height(), {}};
+  PlannedView plan{*orientation, decoder_.width(), decoder_.height(), {}};
   if (int64_t{plan.width} * plan.height > kMaxPixels) return std::nullopt;
   if (sideways(plan.orientation)) std::swap(plan.width, plan.height);
   Random random(key, index);

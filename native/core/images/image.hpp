@@ -67,7 +67,7 @@ struct ImageCache {
 void check_size(int width, int height);
 
 // What a transform takes of a JPEG that something else decodes.
-struct Plan {
+struct PlannedView {
   int orientation = 1;        // by Exif
   int width = 0, height = 0;  // of the upright image
   View view;                  // of that
@@ -91,7 +91,8 @@ class ImageLoader {
 
   // Draws the view that load() would write of a JPEG, by its header alone; none if it is of an unusual kind,
   // or does not end as a whole file does.
-  std::optional<Plan> plan(std::span<const uint8_t> bytes, size_t index, const Transform& transform, Key key);
+  std::optional<PlannedView> plan(std::span<const uint8_t> bytes, size_t index, const Transform& transform,
+                                  Key key);
 
   // Makes the next load() use bytes that were read already; they must live until then.
   void set_input(std::span<const uint8_t> bytes) { input_ = bytes; }
