@@ -187,8 +187,6 @@ def told(value: Any) -> Any:
 def test_batches_hold_what_the_dataset_put_in(kind: str, loader: str) -> None:
     dataset: Any = Samples(MAKE[kind])
     expected = [told(batch) for batch in TorchDataLoader(dataset, 1, collate_fn=first)]
-    if kind == "attributes that are not pickled" and "cache" in loader:
-        return  # the cache keeps what the class says that it is
     with fl.DataLoader(dataset, 1, collate_fn=first, **LOADERS[loader]) as batches:
         for _ in range(2):
             assert [told(batch) for batch in batches] == expected
@@ -204,13 +202,13 @@ def test_processes_send_it_as_it_is(kind: str) -> None:
     assert [told(batch) for batch in loader] == expected
 
 
-@pytest.mark.parametrize("copied", [snapshot, separate, moved])
+@pytest.mark.parametrize("copied", [separate, moved])
 @pytest.mark.parametrize("kind", MAKE)
 def test_copies_share_nothing_that_changes(kind: str, copied: Callable[[Any], Any]) -> None:
-    if (copied is snapshot and kind == "names that occur twice") or (
-        copied is moved and kind in ("a deque with slots", "a list with a list")
-    ):
+    if copied is moved and kind in ("a deque with slots", "a list with a list"):
         return  # where these stay the same
+    if copied is separate and kind == "attributes that are not pickled":
+        return  # workers of torch's do not send them
     value = MAKE[kind](torch.tensor([1.0, 2.0]))
     before = told(value)
     other = copied(value)
@@ -233,6 +231,9 @@ class Fixed(Headers):
     def __init__(self) -> None:
         super().__init__([("x", torch.ones(1))])
 
+    def __setitem__(self, name: str, value: Any) -> None:
+        raise TypeError("headers stay")
+
     def __deepcopy__(self, memo: Any) -> Any:
         raise TypeError("there is one of these")
 
@@ -245,7 +246,7 @@ def test_a_mapping_that_takes_no_other_tensors_cannot_be_moved() -> None:
     assert told(fixed) == told(Fixed())
 
 
-@pytest.mark.parametrize("copied", [snapshot, separate, moved])
+@pytest.mark.parametrize("copied", [separate, moved])
 def test_a_tree_whose_nodes_know_their_parent(copied: Callable[[Any], Any]) -> None:
     tree = branch(None, 3)
     other = copied(tree)
@@ -263,7 +264,7 @@ def test_a_tree_whose_nodes_know_their_parent(copied: Callable[[Any], Any]) -> N
 def test_what_holds_itself_keeps_its_shape() -> None:
     ring: list[Any] = [1]
     ring.append((ring, {"ring": ring}))
-    for copied in (snapshot(ring), separate(ring)):
+    for copied in (separate(ring), snapshot(ring)):
         assert copied is not ring
         assert copied[1][0] is copied
         assert copied[1][1]["ring"] is copied
@@ -297,10 +298,7 @@ class Deep:
 @pytest.mark.parametrize("options", [{}, {"seed": 0, "shuffle": False}, {"memory": "1GiB"}], ids=str)
 def test_a_batch_that_is_nested_deeply(options: dict[str, Any]) -> None:
     dataset: Any = Deep()
-    with pytest.warns(
-        UserWarning, match="delivered as collate_fn or the dataset holds it, since copying it fails"
-    ):
-        values = list(fl.DataLoader(dataset, 1, collate_fn=first, **options))
+    values = list(fl.DataLoader(dataset, 1, collate_fn=first, **options))
     for index, value in enumerate(values):
         for _ in range(3000):
             (value,) = value
@@ -314,7 +312,7 @@ class Box:
         self.content = content
 
 
-@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("kind", [kind for kind in MAKE if kind != "attributes that are not pickled"])
 def test_beside_other_objects_too(kind: str) -> None:
     value = [Box(MAKE[kind](torch.ones(2))), MAKE[kind](torch.ones(2))]
     value.append(value[0])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import datetime
+from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -31,8 +33,8 @@ _CONSTANT = (
 )
 
 
-def gives_its_own(first: Any, second: Any) -> bool:
-    """Whether two loads of one sample, both still held, gave something that a loop can change or recognise.
+def gives_its_own(*loads: Any) -> bool:
+    """Whether two of several loads, all still held, gave one thing that a loop can change or recognise.
 
     >>> records = [{"text": "a"}]
     >>> gives_its_own(records[0], records[0]), gives_its_own(dict(records[0]), dict(records[0]))
@@ -41,19 +43,29 @@ def gives_its_own(first: Any, second: Any) -> bool:
     >>> gives_its_own(tensor[0], tensor[0]), gives_its_own(tensor[0].clone(), tensor[0].clone())
     (True, False)
     """
-    return not set(_marks(first, set())).isdisjoint(_marks(second, set()))
+    before: set[tuple[str, int]] = set()
+    seen: list[dict[int, Any]] = []  # held, for what is made when it is asked for may lie where another part was
+    for load in loads:
+        seen.append({})
+        marks = set(_marks(load, seen[-1]))
+        if not before.isdisjoint(marks):
+            return True
+        before |= marks
+    return False
 
 
-def _marks(value: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
+def _marks(value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, int]]:
     """Yield what tells the changeable parts of a sample from those of another: where they are."""
     if isinstance(value, _CONSTANT) or id(value) in seen:
         return
-    seen.add(id(value))
+    seen[id(value)] = value
     if isinstance(value, torch.Tensor):
         yield from _address(value)
     elif isinstance(value, np.ndarray):
         if value.size and value.flags.writeable:
             yield "memory", int(value.ctypes.data)
+        for inner in value.flat if value.dtype == object else ():
+            yield from _marks(inner, seen)
     elif isinstance(value, (tuple, frozenset)):
         for inner in value:
             yield from _marks(inner, seen)
@@ -66,8 +78,10 @@ def _marks(value: Any, seen: set[int]) -> Iterator[tuple[str, int]]:
 def _inside(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         yield from value.values()
-    elif isinstance(value, (list, set)):
+    elif isinstance(value, (list, set, deque)):
         yield from value
+    elif isinstance(value, partial):
+        yield from (value.args, value.keywords)
     yield from getattr(value, "__dict__", {}).values()
     for kind in type(value).__mro__:
         slots = getattr(kind, "__slots__", ())

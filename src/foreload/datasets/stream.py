@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from foreload.checks import Indices, check_state_int, definition_depth
-from foreload.nested import move
 from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
 from foreload.protocol import BlockStorage, UserCode
 
@@ -228,7 +227,7 @@ def _load(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:
     if callable(together) and len(indices) > 1:
         try:
             samples = together(list(indices))
-            return [move(samples[position], _alone) for position in range(len(indices))]
+            return [_alone(samples[position]) for position in range(len(indices))]
         except Exception:  # load one by one, to find out which fails
             pass
     found: list[Any] = []
@@ -240,11 +239,15 @@ def _load(dataset: Any, indices: Sequence[int]) -> Sequence[Any]:
     return found
 
 
-def _alone(part: Any) -> Any:
-    """Copy a row of a batch, which would otherwise keep all of it in memory."""
-    if not isinstance(part, torch.Tensor) or part.layout is not torch.strided:
-        return part
-    return part.clone() if part.untyped_storage().nbytes() > part.nbytes else part
+def _alone(sample: Any) -> Any:
+    """Return a sample with copies of its rows of a batch, which would keep all of that in memory."""
+    if type(sample) is dict:
+        return {name: _alone(part) for name, part in sample.items()}
+    if type(sample) in (list, tuple):
+        return type(sample)(map(_alone, sample))
+    if type(sample) is not torch.Tensor or sample.layout is not torch.strided:
+        return sample
+    return sample.clone() if sample.untyped_storage().nbytes() > sample.nbytes else sample
 
 
 def _checked(index: int, sample: Any) -> Any:

@@ -130,8 +130,7 @@ def _sample_assembly(spec: EpochSpec, crew: Crew, buffers: Buffers, count: int) 
         buffers,
         arrays=cursor.order.is_array,
         surroundings=surroundings,
-        # Workers of torch's load from a copy of such a dataset. Those that were chosen must not be seen.
-        copies=holds_values(spec.dataset) if count else crew.is_open,
+        copies=count > 0 and holds_values(spec.dataset),  # workers of torch's load from a copy of such a dataset
     )
 
 

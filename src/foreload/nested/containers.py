@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import MemberDescriptorType
 from typing import Any
 
-__all__ = ["attributes", "is_container", "rebuilt", "rebuilt_tuple", "reduced"]
+__all__ = ["attributes", "has_own_rules", "is_container", "is_kept_whole", "rebuilt", "rebuilt_tuple", "reduced"]
 
 _BARE = (dict, list, set, bytearray)  # have no attributes
 _BUILT_IN = (OrderedDict, defaultdict, *_BARE, deque)
@@ -24,6 +24,9 @@ _POINTER = 8
 # A class that has one of these of its own says how it is copied, which objects of it there are, or how they end.
 _RULES = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__new__", "__del__")
 _STATE = ("__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+
+# Libraries whose classes keep all that they hold, whatever they keep it in.
+_KEPT_WHOLE = {"builtins", "datetime", "decimal", "fractions", "numpy", "pandas", "pathlib", "torch", "uuid"}
 
 # What pickle calls of a class to read or to fill an object of it.
 _CALLED: dict[Any, tuple[str, ...]] = {
@@ -141,6 +144,39 @@ def reduced(value: Any, *, whole: bool = False) -> Any:
     return _empty, (kind, base), state, None, None, _fill
 
 
+def has_own_rules(kind: type) -> bool:
+    """Whether objects of a class are pickled by rules of its own, which may leave out a part of them.
+
+    >>> class Left:
+    ...     def __getstate__(self): return {}
+    >>> has_own_rules(dict), has_own_rules(Left), has_own_rules(type("Plain", (), {}))
+    (False, True, False)
+    """
+    try:
+        if (known := _have_rules.get(kind)) is None:
+            known = _have_rules[kind] = _find_rules(kind)
+    except TypeError:  # its metaclass cannot be hashed
+        return True
+    return known
+
+
+def is_kept_whole(kind: type) -> bool:
+    """Whether a class is of a library whose objects keep all that they hold where they are pickled."""
+    module = str(kind.__module__)
+    return module.partition(".")[0] in _KEPT_WHOLE or module == "PIL.ImagePalette"
+
+
+def _find_rules(kind: type) -> bool:
+    if is_kept_whole(kind) or issubclass(kind, enum.Enum) or _base_of(kind) is not None:
+        return False
+    if kind.__bases__ == (tuple,) and getattr(kind, "__getnewargs__").__module__ == "collections":  # noqa: B009
+        return False  # a named tuple
+    rules = (*_RULES, *_STATE)
+    return kind in copyreg.dispatch_table or any(
+        getattr(kind, name, None) is not getattr(object, name, None) for name in rules
+    )
+
+
 def _is_made_otherwise(kind: type, base: Any, is_its_dict: bool, whole: bool) -> bool:
     """Whether pickle makes an object another one, and is not told to by its class."""
     asked = is_its_dict, whole
@@ -156,6 +192,7 @@ def _is_made_otherwise(kind: type, base: Any, is_its_dict: bool, whole: bool) ->
 
 _bases: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 _answers: weakref.WeakKeyDictionary[type, dict[tuple[bool, bool], bool]] = weakref.WeakKeyDictionary()
+_have_rules: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 _slots: weakref.WeakKeyDictionary[type, list[MemberDescriptorType]] = weakref.WeakKeyDictionary()
 
 

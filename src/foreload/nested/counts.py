@@ -25,7 +25,7 @@ def count_samples(batch: Any) -> int:
 def _rows(batch: Any) -> int | None:
     """Count the rows of a field of a batch; None if it has none, like a single number."""
     if isinstance(batch, (torch.Tensor, np.ndarray)):
-        return int(batch.shape[0]) if batch.ndim else None
+        return (batch.size(0) if isinstance(batch, torch.Tensor) else len(batch)) if batch.ndim else None
     if isinstance(batch, torch.nn.utils.rnn.PackedSequence):
         return int(batch.batch_sizes[0])
     if isinstance(batch, Mapping):
@@ -50,7 +50,7 @@ def _rows_of_sequence(batch: Any) -> int | None:
     if type(batch) is tuple and batch and all(type(field) is tuple for field in batch):
         return len(batch[0])  # tuple(zip(*samples)), as is usual for detection
     rows = [_rows(field) for field in batch]
-    kinds = {(field.ndim, field.dtype) if hasattr(field, "ndim") else type(field) for field in batch}
+    kinds = {(field.ndim, field.dtype) if hasattr(field, "dtype") else type(field) for field in batch}
     if set(rows) <= {None} or (len(kinds) == 1 and len(set(rows)) > 1):
         return len(batch)  # numbers, texts, or tensors of different lengths: one for each sample
     return _first(batch)

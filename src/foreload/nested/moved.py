@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import UserDict, UserList, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 
 from foreload.nested.containers import is_container, rebuilt, rebuilt_tuple
-from foreload.nested.own_means import copied_by_itself, has_fields, with_other_fields
 from foreload.nested.tensors import tensors
 
 __all__ = ["move"]
@@ -74,7 +75,7 @@ def _moved_other(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any
 
     if isinstance(value, torch.Tensor):
         return copy_one(value)
-    if callable(getattr(value, "to", None)) and not isinstance(value, UserDict):
+    if callable(getattr(type(value), "to", None)) and not isinstance(value, UserDict):
         return copy_one(copy.copy(value))  # the `.to` of many changes them, and the source is still needed
     if isinstance(value, np.ndarray):
         return value.copy(order="K") if value.flags.writeable else value
@@ -94,18 +95,85 @@ def _moved_other(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any
         return rebuilt_tuple(value, each, known)
     if isinstance(value, (Mapping, list)):
         return _by_its_rules(value, each)
-    return with_other_fields(value, each) if has_fields(value) else value
+    return _with_other_fields(value, each) if _has_fields(value) else value
 
 
 def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
-    moved = copied_by_itself(value, each)
-    if moved is not None and moved is not value:
-        return moved
-    if all(each(tensor) is tensor for tensor in tensors(value)):
+    """Return a mapping or list whose class says how it is copied, with its items moved; itself if no tensor is."""
+    before = _pairs_of(value)
+    if all(each(tensor) is tensor for tensor in tensors([item for _, item in before])):
         return value
-    if isinstance(value, Mapping) and not hasattr(value, "__setitem__"):
-        return {name: each(item) for name, item in value.items()}
+    after = [(name, each(item)) for name, item in before]
+    if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
+        with suppress(Exception):  # whatever a user's class raises
+            made: Any = type(value)(dict(after))  # type: ignore[call-arg]
+            if _holds(made, after):
+                return made
+        return dict(after)
+    # The end of a copy may close what the original holds.
+    for put in () if hasattr(type(value), "__del__") else (_put_deeply, _put):
+        with suppress(Exception):  # as above
+            other = put(value, before, after)
+            if _holds(other, after):
+                return other
     raise TypeError(
         f"a {type(value).__name__} in a batch does not take other tensors in the place of its own, so they cannot "
         "be moved to the device: let the dataset or collate_fn return a dict"
     )
+
+
+def _pairs_of(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items() if isinstance(value, Mapping) else enumerate(value))
+
+
+def _put_deeply(value: Any, before: list[tuple[Any, Any]], after: list[tuple[Any, Any]]) -> Any:
+    """Return a copy that shares nothing but its names and items: what a class keeps them in is copied too."""
+    memo = {id(name): name for name, _ in before}
+    memo |= {id(item): moved for (_, item), (_, moved) in zip(before, after, strict=True)}
+    other = copy.deepcopy(value, memo)
+    if not _holds(other, after):  # it makes its items when they are asked for
+        for name, moved in after:
+            other[name] = moved
+    return other
+
+
+def _put(value: Any, before: list[tuple[Any, Any]], after: list[tuple[Any, Any]]) -> Any:
+    """Do as torch does; if the copy keeps its items where the original does, that gets its own again."""
+    other = copy.copy(value)
+    for name, moved in after:
+        other[name] = moved
+    for (name, item), (_, moved) in zip(before, after, strict=True):
+        if moved is not item and value[name] is moved:
+            value[name] = item
+    return other
+
+
+def _holds(value: Any, items: list[tuple[Any, Any]]) -> bool:
+    there = _pairs_of(value)
+    return [name for name, _ in there] == [name for name, _ in items] and all(
+        _is_like(now, item) for (_, now), (_, item) in zip(there, items, strict=True)
+    )
+
+
+def _is_like(now: Any, item: Any) -> bool:
+    """Whether an item is in its place, or a mapping makes one like it whenever it is asked for it."""
+    if isinstance(now, torch.Tensor) and isinstance(item, torch.Tensor):
+        return now is item or (now.device, now.dtype, now.shape) == (item.device, item.dtype, item.shape)
+    return now is item or (type(now) in (int, float, str, bool, bytes) and bool(now == item))
+
+
+def _has_fields(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _with_other_fields(value: Any, each: Callable[[Any], Any]) -> Any:
+    """Return a copy of a dataclass's object with all fields moved; one that has not been set stays so."""
+    there = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    after = {name: each(getattr(value, name)) for name in there}
+    if all(after[name] is getattr(value, name) for name in there):
+        return value
+    other: Any = copy.copy(value)
+    if other is not value:
+        for name, item in after.items():
+            object.__setattr__(other, name, item)
+    return other

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import copy
-import enum
-from collections import deque
-from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from foreload.nested.containers import is_container, rebuilt, rebuilt_tuple
-from foreload.nested.own_means import copied_by_itself, has_fields, with_other_fields
-from foreload.nested.tensors import is_constant
+from foreload.nested.constants import is_constant
 
 __all__ = ["snapshot"]
 
-_SIMPLE = frozenset({int, str, np.int64})
+_SIMPLE = frozenset({int, str, np.int64, np.float32, np.float64, np.bool_})
 _UNCHANGING = frozenset({type(None), bool, float, bytes, *_SIMPLE})
-_OF_CONSTANTS = {"datetime", "decimal", "fractions", "ipaddress", "pathlib", "re", "uuid", "zoneinfo"}
 
 
-def snapshot(value: Any, others: list[Any] | None = None) -> Any:
-    """Return a copy that does not change with the original: with its containers, tensors, arrays and dataclasses.
+def snapshot(value: Any, *, strict: bool = False) -> Any:
+    """Return a copy that does not change with the original: of lists, dicts, tuples, sets, tensors and arrays.
 
-    Objects of other classes, keys and the members of sets are the same in both. Tensors keep their strides; what
-    occurs twice is copied once.
+    Objects of other classes, also of classes derived from these, keys and the members of sets are the same in
+    both. Tensors keep their strides; what occurs twice is copied once.
 
     Args:
         value: what to copy.
-        others: the list for what was not copied, or not with all that belongs to it, and may change.
+        strict: leave nothing uncopied that may change.
+
+    Raises:
+        TypeError: ``strict``, and there is such an object.
 
     >>> scratch = [torch.zeros(1), [7]]
     >>> copied = snapshot(scratch)
@@ -38,14 +35,15 @@ def snapshot(value: Any, others: list[Any] | None = None) -> Any:
     >>> copied
     [tensor([0.]), [7]]
     """
-    return _copied(value, _Copies([] if others is None else others))
+    return _copied(value, _Copies(strict))
 
 
 class _Copies(dict[int, Any]):
     """Copies and their originals, by the identity of the original: another object must not get that meanwhile."""
 
-    def __init__(self, others: list[Any]) -> None:
-        self.others = others
+    def __init__(self, strict: bool) -> None:
+        super().__init__()
+        self.strict = strict
 
 
 def _copied(value: Any, done: _Copies) -> Any:
@@ -78,52 +76,29 @@ def _copied(value: Any, done: _Copies) -> Any:
             parts.append(_copied(item, done))  # noqa: PERF401 (as above)
         is_same = all(part is item for part, item in zip(parts, value, strict=True))
         return done.setdefault(id(value), (value if is_same else tuple(parts), value))[0]
-    if isinstance(value, (type, str, bytes, int, float, complex, np.generic, enum.Enum)):
-        return value
     copied = _copied_other(value, done)
     return done.setdefault(id(value), (copied, value))[0]
 
 
 def _copied_other(value: Any, done: _Copies) -> Any:
-    def begun(copied: Any) -> None:
-        done[id(value)] = copied, value
-
-    def each(item: Any) -> Any:
-        return _copied(item, done)
-
-    if isinstance(value, (torch.Tensor, np.ndarray)):
-        if getattr(value, "__dict__", None) or (isinstance(value, np.ndarray) and value.dtype.hasobject):
-            done.others.append(value)
-        return _copied_tensor(value) if isinstance(value, torch.Tensor) else value.copy(order="K")
-    if is_container(value):
-        if isinstance(value, (dict, set)):
-            _note(value, done)
-        return rebuilt(value, each, begun)
-    if issubclass(type(value), tuple):
-        return rebuilt_tuple(value, each)
-    if type(value) is frozenset:
-        _note(value, done)
-        return value
-    if is_constant(value) or type(value).__module__.partition(".")[0] in _OF_CONSTANTS:
-        return value
-    return _copied_by_its_rules(value, done)
-
-
-def _copied_by_its_rules(value: Any, done: _Copies) -> Any:
-    copied: Any = None
-    if isinstance(value, (MutableMapping, list, deque)):
-        copied = copied_by_itself(value, lambda item: _copied(item, done))
-    elif has_fields(value):
-        copied = with_other_fields(value, lambda field: _copied(field, done))
-    if copied is None or (copied is not value and getattr(value, "__dict__", None)):
-        done.others.append(value)
-    return value if copied is None else copied
-
-
-def _note(keys: Iterable[Any], done: _Copies) -> None:
-    """Note those keys, or members of a set, that may change."""
-    for key in dict.__iter__(keys) if isinstance(keys, dict) else keys:
-        _copied(key, done)
+    kind = type(value)
+    if kind is torch.Tensor and not value.__dict__:
+        return _copied_tensor(value)
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return value.copy(order="K")
+    if kind in (set, frozenset):
+        for member in value:
+            _copied(member, done)  # notes those that may change
+        return value if kind is frozenset else set(value)
+    if issubclass(kind, tuple) and hasattr(kind, "_fields") and not getattr(value, "__dict__", None):
+        parts = [_copied(item, done) for item in value]
+        is_same = all(part is item for part, item in zip(parts, value, strict=True))
+        return value if is_same else tuple.__new__(kind, parts)
+    if kind is np.void and not value.dtype.hasobject:
+        return value.copy()
+    if done.strict and not is_constant(value):
+        raise TypeError(f"a {kind.__name__} is copied by its own rules")
+    return value
 
 
 def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from foreload._torch import coo_parts
+from foreload.nested.constants import is_constant
 from foreload.nested.containers import attributes
 
-__all__ = ["bytes_of", "is_constant", "tensors"]
-
-_CONSTANTS: Any = (enum.Enum, FunctionType, ModuleType, range, slice, type(...), np.dtype)
-_CONSTANTS += (torch.dtype, torch.device, torch.layout, torch.memory_format)
-
-
-def is_constant(value: Any) -> bool:
-    """Whether an object is of a type whose objects do not change; a method of a list changes the list.
-
-    >>> is_constant(len), is_constant([].append), is_constant(range(3))
-    (True, False, True)
-    """
-    if isinstance(value, BuiltinFunctionType):
-        return value.__self__ is None or isinstance(value.__self__, (ModuleType, type))
-    return isinstance(value, _CONSTANTS)
+__all__ = ["bytes_of", "tensors"]
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -89,10 +74,12 @@ def _parts(value: Any, of_any: bool) -> Iterable[Any] | None:
             names, _ = value.__tensor_flatten__()
             return [getattr(value, name) for name in names]
         return (value.values(),) if value.is_nested else None
-    if isinstance(value, Mapping):
-        return value.values()
+    if isinstance(value, dict):
+        return dict.values(value)
     if isinstance(value, (tuple, list)) or (of_any and isinstance(value, (set, frozenset, deque))):
         return value
-    if hasattr(value, "to") or dataclasses.is_dataclass(value) or (of_any and not is_constant(value)):
+    # (Some mappings make their items when they are asked for them: what they hold is looked at.)
+    is_looked_into = isinstance(value, Mapping) or hasattr(value, "to") or dataclasses.is_dataclass(value)
+    if is_looked_into or (of_any and not is_constant(value)):
         return [part for _, part in attributes(value)]
     return ()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from foreload.cache.serialize import flatten, restore
+from foreload.cache.serialize import flatten_exactly
 from foreload.dataset_state.digest import StateWatch
 from foreload.dataset_state.given import gives_its_own
 from foreload.record.usage import queued_seconds
@@ -47,7 +47,7 @@ def sample_cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]
     taken, loading = time.perf_counter() - started, _busy_seconds() - busy
     batch, one = _timed(collate, [sample])
     if "threads" not in work.kinds:
-        restore(flatten(batch))  # raises the error that comes of it if a process sends it
+        flatten_exactly(batch)  # raises the error that comes of it if a process sends it
     done = 1
     watch.look()
     if taken + one <= _SLOW_SECONDS:
@@ -69,6 +69,8 @@ def sample_cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]
             kept.append(sample)
         before, taken = taken, time.perf_counter() - started
         slowest = max(slowest, taken - before)
+    if work.collate is not None and gives_its_own(*kept):
+        reasons.append(GIVES_ITS_OWN)
     cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
     most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))

@@ -23,10 +23,11 @@ from foreload.batch.samples import SampleAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import StatefulSamples, is_due
-from foreload.cache.serialize import TorchPickler, flatten
+from foreload.cache.serialize import flatten, flatten_exactly
 from foreload.dataset_state.digest import CHANGES
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
+from foreload.nested.picklers import TorchPickler
 from foreload.protocol import EpochListener
 from foreload.workers.messages import Begin, Job, Result, decode
 from foreload.workers.processes.pipes import Inbox, send
@@ -155,7 +156,7 @@ class WorkerState:
         self._slots = slots
 
     def _flatten(self, batch: Any) -> list[memoryview]:
-        return flatten(batch) if self._task.is_chosen else flatten(batch, TorchPickler)
+        return flatten_exactly(batch) if self._task.is_chosen else flatten(batch, TorchPickler)
 
     def _pickled(self, error: Exception) -> PickledError:
         return pickle_error(error, self._worker, self._dumps)

@@ -10,8 +10,9 @@ import numpy as np
 import ray
 from ray import cloudpickle
 
-from foreload.cache.serialize import SamplePickler, flatten
+from foreload.cache.serialize import flatten
 from foreload.checks import Array
+from foreload.nested.picklers import SamplePickler
 
 __all__ = ["flatten_by_value", "pack", "unpack"]
 

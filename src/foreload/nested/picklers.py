@@ -1,0 +1,272 @@
+"""Picklers of samples and batches: as plain copies, as torch's workers send them, or exactly as they are."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import weakref
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.checks import Array
+from foreload.nested.containers import has_own_rules, reduced
+from foreload.nested.tensors import bytes_of, tensors
+
+__all__ = ["ExactPickler", "SamplePickler", "TorchPickler"]
+
+# A tensor that is spread over more memory than this, relative to its own, is sent without the gaps.
+_MAX_GAPS = 8
+_MAX_GAP_BYTES = 1 << 20
+
+
+class SamplePickler(pickle.Pickler):
+    """A pickler that keeps the memory of tensors out of the stream, as numpy does for arrays."""
+
+    _is_exact = False  # whether what a class leaves out where it is pickled is kept, if possible
+
+    def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._sample = sample
+        self._first: dict[tuple[int, int], torch.Tensor] = {}  # over each storage that is taken as a whole
+        self._wholes: dict[tuple[int, int], torch.Tensor] | None = None
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and _plain(value):
+            return self._reduce(value)
+        if type(value) is np.ndarray and not value.flags.writeable:
+            return value.__reduce__()  # by value, for a copy may be written to
+        if isinstance(value, np.ndarray) and _loses_attributes(value):
+            if not (self._is_exact or _can_pickle(vars(value))):
+                return NotImplemented  # without them, as torch sends it
+            plain, kind = value.view(np.ndarray), type(value)
+            return _view_as, (plain, kind), vars(value), None, None, _set_attributes
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu":
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device="cpu").set_(value),)
+        if type(value) is torch.storage.TypedStorage:
+            return _reduce_storage(value)
+        if isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
+            # Torch refuses it between processes too: no gradient would reach what it was computed from.
+            raise pickle.PicklingError(
+                "a tensor that requires a gradient and was computed from others cannot be copied with these; call "
+                "detach() on it in the dataset, or load in the training process without a cache"
+            )
+        return reduced(value, whole=self._is_exact) or NotImplemented
+
+    def _reduce(self, value: torch.Tensor) -> Any:
+        dtype, shape, strides, start = value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
+        if 0 in shape:
+            return _empty, (dtype, shape, strides)
+        storage = value.untyped_storage()
+        size = storage.nbytes()
+        place = storage.data_ptr(), size  # two that begin at one address may be of one array
+        first = self._first.get(place, value)
+        if first is not value:
+            return _like, (first, dtype, shape, strides, start)
+        if start == 0 and size == value.nbytes and _is_packed(shape, strides):
+            self._first[place] = value
+            return _tensor, (pickle.PickleBuffer(_memory(value).data), dtype, shape)
+        span = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
+        # In the same form, unless nearly all of it would be gaps.
+        is_spread = span > _MAX_GAPS * value.numel() and span * dtype.itemsize > _MAX_GAP_BYTES
+        if size <= 2 * span * dtype.itemsize and not is_spread:
+            self._first[place] = value
+            memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
+            return _strided, (pickle.PickleBuffer(memory.data), dtype, shape, strides, start)
+        whole = self._whole_over(place)
+        if whole is not None:
+            self._first[place] = whole
+            return _like, (whole, dtype, shape, strides, start)
+        if is_spread:
+            return _tensor, (pickle.PickleBuffer(_memory(value.contiguous()).data), dtype, shape)
+        # A small part of something larger: only that part.
+        part = value.as_strided((span,), (1,), start)
+        return _strided, (pickle.PickleBuffer(_memory(part).data), dtype, shape, strides, 0)
+
+    def _whole_over(self, place: tuple[int, int]) -> torch.Tensor | None:
+        """Return a tensor of the sample that takes up the whole storage at an address, if there is one."""
+        if self._wholes is None:  # looked for once: there may be as many as samples in a batch
+            self._wholes = {}
+            for tensor in tensors(self._sample):
+                if type(tensor) is torch.Tensor and _plain(tensor):
+                    storage = tensor.untyped_storage()
+                    if storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
+                        self._wholes.setdefault((storage.data_ptr(), storage.nbytes()), tensor)
+        return self._wholes.get(place)
+
+
+def _loses_attributes(array: Array) -> bool:
+    """Whether an array has attributes, and its class leaves pickling to numpy, which drops them."""
+    # (Those of a memmap are its file, which its rows are copied from.)
+    if type(array) is np.ndarray or isinstance(array, np.memmap) or not getattr(array, "__dict__", None):
+        return False
+    return all(
+        getattr(type(array), name) is getattr(np.ndarray, name)
+        for name in ("__reduce__", "__reduce_ex__", "__setstate__")
+    )
+
+
+def _view_as(array: Array, kind: type[Array]) -> Array:
+    return array.view(kind)
+
+
+def _set_attributes(array: Array, attributes: dict[str, Any]) -> None:
+    vars(array).update(attributes)
+
+
+def _reduce_storage(storage: torch.storage.TypedStorage) -> Any:
+    """Reduce the storage of a tensor with attributes, a gradient or the like, in the same way wherever it lies.
+
+    (Torch writes its place in memory, too.)
+    """
+    if storage.dtype in _QUANTISED:
+        return NotImplemented
+    try:
+        whole = torch.empty(0, dtype=storage.dtype, device="cpu").set_(storage)
+    except RuntimeError:  # it lies on another device
+        return NotImplemented
+    return _typed, (whole.untyped_storage(), storage.dtype)
+
+
+# Torch has no tensors of these that are as simple.
+_QUANTISED = (torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4)
+
+
+def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.TypedStorage:
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.__dict__
+    )
+
+
+def _is_packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether strides are those of a new tensor, in sides of one too: memory formats are told by them."""
+    step = 1
+    for side, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if stride != step:
+            return False
+        step *= side
+    return True
+
+
+def _memory(tensor: torch.Tensor) -> Array:
+    """Return the memory of a contiguous tensor as an array."""
+    try:
+        return tensor.numpy()
+    except TypeError:  # numpy lacks bfloat16 and some others
+        return bytes_of(tensor)
+
+
+# The dtypes that NumPy has too.
+_NUMPY_DTYPES = {torch.from_numpy(np.empty(0, kind)).dtype: np.dtype(kind) for kind in "?BbhilfdeFD"}
+
+
+def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    known = _NUMPY_DTYPES.get(dtype)
+    if known is None:
+        storage = torch.frombuffer(memory, dtype=dtype).untyped_storage()
+        fresh = torch.empty(0, dtype=dtype, device="cpu")  # which is a view of no other tensor
+        return fresh.set_(storage, 0, shape)  # type: ignore[call-overload,no-any-return]
+    # Faster in worker threads, where code in Python is called for most functions of torch, but not for this one.
+    return torch.from_numpy(np.frombuffer(memory, known).reshape(shape))
+
+
+def _strided(
+    memory: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
+) -> torch.Tensor:
+    known = _NUMPY_DTYPES.get(dtype)
+    if known is not None and start == 0 and _fills(shape, strides, len(memory) // known.itemsize):
+        steps = tuple(stride * known.itemsize for stride in strides)
+        return torch.from_numpy(np.ndarray(shape, known, memory, 0, steps))  # faster, as above
+    return _like(torch.frombuffer(memory, dtype=torch.uint8), dtype, shape, strides, start)
+
+
+def _fills(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> bool:
+    """Whether a tensor is spread over the whole of a memory of this size, so that NumPy's array is as long."""
+    # (NumPy refuses the strides that torch leaves in a side of one.)
+    is_within = size > 0 and max(strides, default=0) <= size
+    return is_within and 1 + sum(stride * (side - 1) for stride, side in zip(strides, shape, strict=True)) == size
+
+
+def _like(
+    first: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
+) -> torch.Tensor:
+    """Return a tensor over the same storage."""
+    return torch.empty(0, dtype=dtype, device="cpu").set_(first.untyped_storage(), start, shape, strides)
+
+
+def _empty(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+
+
+def _can_pickle(value: Any) -> bool:
+    try:
+        pickle.dumps(value, protocol=5)
+    except Exception:  # whatever the pickling of a user's object may raise
+        return False
+    return True
+
+
+class TorchPickler(SamplePickler):
+    """Sends arrays as torch's workers do: in the byte order of the machine, and in C order if they have gaps."""
+
+    def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(sample, *arguments, **options)
+        # What users have registered for processes; torch has registered that memory is sent by its place.
+        registered: Any = ForkingPickler(io.BytesIO()).dispatch_table
+        own = {
+            kind: reduce
+            for kind, reduce in registered.items()
+            if copyreg.dispatch_table.get(kind) is not reduce
+            and not str(getattr(reduce, "__module__", "")).startswith(("torch.", "multiprocessing."))
+        }
+        if own:
+            self.dispatch_table = {**copyreg.dispatch_table, **own}
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            flags = value.flags
+            is_native = value.dtype.isnative or value.dtype.fields is not None
+            if not is_native or not (flags.c_contiguous or flags.f_contiguous):
+                order: Any = "F" if flags.fnc else "C"
+                kind = value.dtype if is_native else value.dtype.newbyteorder("=")
+                return _itself, (value.astype(kind, order=order),)
+        return super().reducer_override(value)
+
+
+def _itself(array: Array) -> Array:
+    return array
+
+
+class ExactPickler(SamplePickler):
+    """Refuses what would come back as another object than it was, for nobody asked for it to be sent.
+
+    Attributes:
+        has_own_rules: whether there are objects whose classes say how they are pickled.
+    """
+
+    _is_exact = True
+    has_own_rules = False
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is object:
+            raise pickle.PicklingError("an object() is known by its identity, which no copy has")
+        if kind is weakref.finalize or hasattr(kind, "__del__"):
+            raise pickle.PicklingError(f"the end of a {kind.__name__} would come twice")
+        if not self.has_own_rules and not isinstance(value, type) and has_own_rules(kind):
+            self.has_own_rules = True
+        return super().reducer_override(value)
