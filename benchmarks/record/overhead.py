@@ -162,7 +162,7 @@ class Quiet:
             (ThreadPool, "_work", _work),
             (ThreadPool, "_start", _without(ThreadPool._start, [(r"self\._spans\.take\(.*\)", "[_NOBODY]")])),
             (ThreadPool, "close", _without(ThreadPool.close, [(r"(?s)self\._spans\.give_back\(.*\)", "pass")])),
-            (DataLoader, "_get_iterator", lambda loader: loader._begin_epoch(watch)),
+            (DataLoader, "_get_iterator", lambda loader: loader._fl_begin_epoch(watch)),
             *(
                 (owner, name, _without(vars(owner)[name], _LINES))
                 for owner, name in (

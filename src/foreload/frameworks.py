@@ -43,8 +43,11 @@ _BUILDERS = {
     "ray.train.v2.torch.train_loop_utils": "prepare_data_loader",
 }
 
-# The modules that load the state of a loader with the checkpoint of a training, whatever loader it is.
-_LOAD_UNASKED = ("lightning.pytorch.utilities.combined_loader", "pytorch_lightning.utilities.combined_loader")
+# The modules that load the states of all loaders with the checkpoint of a training, and reset their iterators.
+_LIGHTNING = ("lightning.pytorch.utilities.combined_loader", "pytorch_lightning.utilities.combined_loader")
+
+# The method of torch's that derived classes may replace by one that makes iterators of torch's.
+_MAKES = "_get_iterator"
 
 # How many batches are over by a checkpoint of SpeechBrain; its patch of torch's iterators passes over them.
 _SPEECHBRAIN_OVER = "_speechbrain_recovery_skip_to"
@@ -88,7 +91,7 @@ def origin_of(num_workers: Any, dataset: Any, collate_fn: Any) -> Any:
 
     A number of workers alone may well be copied by a user, for a loader that is like the other in nothing else.
     """
-    origin = _counted(num_workers)
+    origin = _loader_of(num_workers)
     is_it = origin is not None and origin.dataset is dataset and origin.collate_fn is collate_fn
     return origin if is_it else None
 
@@ -105,7 +108,7 @@ def given_workers(num_workers: Any, prefetch_factor: int | None) -> tuple[Any, i
     return "auto" if num_workers.is_auto else int(num_workers), prefetch_factor
 
 
-def _counted(num_workers: Any) -> AdaptableLoader[Any] | None:
+def _loader_of(num_workers: Any) -> AdaptableLoader[Any] | None:
     """Return the loader whose number of workers this is."""
     return num_workers.loader if isinstance(num_workers, WorkerCount) else None
 
@@ -116,7 +119,7 @@ class _RebuildsOurs(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is not _Loader:  # a framework has derived a class of its own
             return super().__call__(*args, **kwargs)
-        origin = _counted(kwargs.get("num_workers"))
+        origin = _loader_of(kwargs.get("num_workers"))
         if origin is None:
             return TorchDataLoader(*args, **kwargs)
         return origin.rebuilt(inspect.signature(TorchDataLoader).bind(*args, **kwargs).arguments)
@@ -147,7 +150,7 @@ def _watch_frameworks() -> None:
         if builds is TorchDataLoader or (isinstance(builds, type) and issubclass(builds, AdaptableLoader)):
             vars(module)["DataLoader"] = _Loader
             if hasattr(getattr(module, "DataLoaderDispatcher", None), "_fetch_batches"):
-                keep_states(module, lambda count: _counted(count) is not None)
+                keep_states(module, lambda count: _loader_of(count) is not None)
                 pass_on_epochs(module)
         elif hasattr(module, function) and name not in _unknown:
             _unknown.add(name)
@@ -159,6 +162,14 @@ def _watch_frameworks() -> None:
 
 
 _unknown: set[str] = set()
+
+
+def _is_set_by_lightning() -> bool:
+    """Whether code of Lightning's sets an attribute of a loader, whose setter asks this."""
+    caller = sys._getframe(2)
+    while caller.f_code.co_name == "__setattr__" and caller.f_back is not None:  # torch's, or a derived class's
+        caller = caller.f_back
+    return caller.f_globals.get("__name__") in _LIGHTNING
 
 
 def _of_all_ranks(dataset: Any) -> Any:
@@ -174,8 +185,8 @@ def _of_all_ranks(dataset: Any) -> Any:
 class AdaptableLoader(StatefulSource[T_co]):
     """A loader that stays what it is where a framework adapts it."""
 
-    _moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
-    _place: Place | None = None  # of the loop in it
+    _fl_moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
+    _fl_place: Place | None = None  # of the loop in it
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Derive torchdata's ``StatefulDataLoader`` from torch's class, also if ours was put in its place.
@@ -205,26 +216,26 @@ class AdaptableLoader(StatefulSource[T_co]):
             ValueError: the state is not one of a loader like this one; the message names the field.
         """
         try:
-            self._load_state(state_dict)
+            self._fl_load_state(state_dict)
         except ValueError as error:
             # Nobody asked for it: Lightning saves and loads the states of all loaders that have one.
             caller = sys._getframe(1)
             while caller.f_code.co_name == "load_state_dict" and caller.f_back is not None:
                 caller = caller.f_back  # of derived classes
-            if caller.f_globals.get("__name__") not in _LOAD_UNASKED:
+            if caller.f_globals.get("__name__") not in _LIGHTNING:
                 raise
-            self._resumed = None
+            self._fl_resumed = None
             warn_user(f"Lightning's checkpoint does not fit the loader, so its epoch begins anew: {error}")
 
-    def _begin_epoch(self, watch: Watch) -> Epoch:
+    def _fl_begin_epoch(self, watch: Watch) -> Epoch:
         over = vars(self).get(_SPEECHBRAIN_OVER)
         if over is None:
-            return super()._begin_epoch(watch)
+            return super()._fl_begin_epoch(watch)
         skip, vars(self)[_SPEECHBRAIN_OVER] = self._fl_skip, None
         over = 0 if isinstance(self.dataset, IterableDataset) else over  # SpeechBrain leaves its place to it
         self._fl_skip = (*skip, Skip(steps=range(over)))
         try:
-            return super()._begin_epoch(watch)
+            return super()._fl_begin_epoch(watch)
         finally:
             self._fl_skip = skip
 
@@ -232,24 +243,26 @@ class AdaptableLoader(StatefulSource[T_co]):
     def num_workers(self) -> int:
         """The number of workers at present."""
         _watch_frameworks()  # one of them may be about to build a loader from the attributes of this one
-        count: int = self.__dict__["num_workers"]
+        if "num_workers" not in vars(self):
+            raise AttributeError(f"{type(self).__name__} has no num_workers: its constructor did not set it")
+        count: int = vars(self)["num_workers"]
         return count
 
     @num_workers.setter  # kept in the loader's __dict__, where Lightning reads it
     def num_workers(self, count: int) -> None:
         is_users = vars(self).get("_DataLoader__initialized", False)  # or the constructor's
-        if is_users and (self._auto_workers or count != self._fl_count):
-            self._auto_workers = False
-            self._crew.start_over()
-        self._set_count(count)
+        if is_users and (self._fl_auto_workers or count != self._fl_count):
+            self._fl_auto_workers = False
+            self._fl_crew.start_over()
+        self._fl_set_count(count)
 
-    def _set_count(self, count: int) -> None:
-        is_auto = vars(self).get("_auto_workers")  # None: a derived class has not called the constructor yet
+    def _fl_set_count(self, count: int) -> None:
+        is_auto = vars(self).get("_fl_auto_workers")  # None: a derived class has not called the constructor yet
         vars(self)["num_workers"] = count if is_auto is None else WorkerCount(count, self, is_auto=is_auto)
 
-    def _first_count(self, dataset: Any) -> int:
+    def _fl_first_count(self, dataset: Any) -> int:
         """Return the number of workers before anything has been measured."""
-        if is_left_to_torch(dataset, None):
+        if is_left_to_torch(dataset, None) or getattr(type(self), _MAKES) is not getattr(StatefulSource, _MAKES):
             return 0
         workers = self._foreload.workers
         if workers == "ray" or (isinstance(dataset, IterableDataset) and workers != "processes"):
@@ -258,8 +271,8 @@ class AdaptableLoader(StatefulSource[T_co]):
 
     def given_workers(self, prefetch_factor: int | None) -> tuple[Any, int | None]:
         """Return ``num_workers`` and ``prefetch_factor`` as this loader was given them, before it set them."""
-        is_own = prefetch_factor == self.prefetch_factor and not self._prefetch_given
-        return "auto" if self._auto_workers else int(self.num_workers), None if is_own else prefetch_factor
+        is_own = prefetch_factor == self.prefetch_factor and not self._fl_prefetch_given
+        return "auto" if self._fl_auto_workers else int(self.num_workers), None if is_own else prefetch_factor
 
     def rebuilt(self, arguments: dict[str, Any]) -> Self:
         """Return a loader like this one, with these arguments of torch's DataLoader instead of its own.
@@ -274,7 +287,7 @@ class AdaptableLoader(StatefulSource[T_co]):
         new = copy.copy(self)  # with what a derived class has put there
         vars(new).pop("_DataLoader__initialized")
         count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
-        construct = self._constructor()
+        construct = self._fl_constructor()
         own = {**vars(self.own_options()), "skip": self._fl_skip}
         own |= {"persistent_workers": self.persistent_workers, "in_order": self.in_order}  # which Ray leaves out
         arguments |= {"num_workers": count, "prefetch_factor": ahead}
@@ -291,18 +304,18 @@ class AdaptableLoader(StatefulSource[T_co]):
         """Share what is open and recorded with the loader that a framework replaces by this one."""
         self._fl_recorder = origin._fl_recorder
         self._fl_errors, self._fl_restarts = origin._fl_errors, origin._fl_restarts
-        self._crew = Crew(self._fl_recorder, weakref.WeakMethod(self._set_count))
+        self._fl_crew = Crew(self._fl_recorder, weakref.WeakMethod(self._fl_set_count))
         self._fl_epoch, self._fl_published = origin._fl_epoch, origin._fl_published
         if self.dataset is origin.dataset:
-            self._crew.choice = origin._crew.choice
-            self._open, self._fl_memory = origin._open.shared(), origin._fl_memory
-            if self._auto_workers:
-                self._set_count(origin.num_workers)
-        self._resumed = origin._resumed if index_sampler(self) is index_sampler(origin) else None
-        if self._resumed is not origin._resumed:
+            self._fl_crew.choice = origin._fl_crew.choice
+            self._fl_open, self._fl_memory = origin._fl_open.shared(), origin._fl_memory
+            if self._fl_auto_workers:
+                self._fl_set_count(origin.num_workers)
+        self._fl_resumed = origin._fl_resumed if index_sampler(self) is index_sampler(origin) else None
+        if self._fl_resumed is not origin._fl_resumed:
             warn_user("a framework has put another sampler into the loader: call load_state_dict() after that")
 
-    def _constructor(self) -> Callable[..., None]:
+    def _fl_constructor(self) -> Callable[..., None]:
         """Return the constructor of :class:`foreload.DataLoader`; a derived class may have other arguments."""
         raise NotImplementedError
 
@@ -314,19 +327,24 @@ class AdaptableLoader(StatefulSource[T_co]):
     @_iterator.setter
     def _iterator(self, iterator: Any) -> None:
         self.__dict__["_iterator"] = iterator
-        if iterator is None and "_crew" in vars(self):  # Lightning's way to end a loop's workers
-            moving = None if self._moving is None else self._moving()
+        if iterator is not None or "_fl_crew" not in vars(self):
+            return
+        if _is_set_by_lightning():  # its way to end a loop's workers
+            moving = None if self._fl_moving is None else self._fl_moving()
             if moving is not None:
                 moving.close()
-            self._end_epochs()
+            self._fl_end_epochs()
+        else:  # as in torch, persistent workers end with the last epoch that has them
+            self._fl_crew.leave_pool()
+            self._fl_open.base_seed = None
 
     @_iterator.deleter
     def _iterator(self) -> None:
         self._iterator = None
 
-    def _end_epochs(self) -> None:
+    def _fl_end_epochs(self) -> None:
         """End what runs for epochs, whoever still holds them, and persistent workers."""
         for epoch in list(self._fl_running):
             epoch.close()
-        self._crew.close()
-        self._open.base_seed = None
+        self._fl_crew.close()
+        self._fl_open.base_seed = None

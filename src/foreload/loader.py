@@ -16,11 +16,10 @@ from foreload.cache.wrappers import root_of
 from foreload.checks import check_bool, check_generator, check_int, check_seed, known_length
 from foreload.datasets.native import finishes_on_device
 from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
-from foreload.epochs.loader.order import seeded_order
+from foreload.epochs.loader.order import seeded_order, share_of
 from foreload.epochs.loader.own_options import OwnOptions, check_sample_transform
 from foreload.frameworks import AdaptableLoader, given_workers, origin_of
 from foreload.options import Cache, parse_bytes
-from foreload.order.ranks import rank_in
 from foreload.order.skip import Skip, check_skip
 from foreload.protocol import LoaderDefaults
 from foreload.record.units import quantity
@@ -34,6 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["DataLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
+
+
+# The attributes of what is open or recorded.
+_MADE_ANEW = {"_iterator", "_fl_recorder", "_fl_running", "_fl_begun", "_fl_crew", "_fl_cursor", "_fl_lookahead"}
+_MADE_ANEW |= {"_fl_moving", "_fl_open", "_fl_place", "_fl_turn"}
 
 
 class DataLoader(AdaptableLoader[T_co]):
@@ -143,12 +147,12 @@ class DataLoader(AdaptableLoader[T_co]):
             read = seed, cache, transform, device, device_transform, memory, workers, skip
             seed, cache, transform, device, device_transform, memory, workers, skip = origin.options_for(*read)
         num_workers, prefetch_factor = given_workers(num_workers, prefetch_factor)
-        self._draws_itself = sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset)
+        self._fl_draws_itself = sampler is batch_sampler is None and not isinstance(dataset, IterableDataset)
         self._foreload = OwnOptions(
             check_workers(workers, num_workers, multiprocessing_context),
             None if seed is None else check_seed(seed),
             check_bool("distributed", distributed),
-            _rank_in(group, seed, distributed, in_order, draws=self._draws_itself or origin is not None),
+            share_of(group, seed, distributed, in_order, draws=self._fl_draws_itself or origin is not None),
             None if cache is None else Cache.of(cache),
             check_sample_transform(dataset, transform, cache),
             None if device is None else check_device(device),
@@ -160,15 +164,15 @@ class DataLoader(AdaptableLoader[T_co]):
             check_int("max_restarts", max_restarts, least=0),
             check_int("snapshot_every_n_steps", snapshot_every_n_steps, least=0),
         )
-        if self._draws_itself:
+        if self._fl_draws_itself:
             sampler, shuffle = seeded_order(dataset, shuffle, self._foreload.seed)
         is_plain = collate_fn is None and not (batch_size is None and batch_sampler is None)
         if is_plain and isinstance(root := root_of(dataset), LoaderDefaults):
             collate_fn = root.default_collate
-        self._fl_errors, self._fl_restarts, self._begun, self._deepens = [], [], None, prefetch_factor is None
+        self._fl_errors, self._fl_restarts, self._fl_deepens = [], [], prefetch_factor is None
         self._fl_memory = MemoryBudget(None if memory is None else parse_bytes(memory, name="memory"))
-        self._auto_workers, self._prefetch_given = num_workers == "auto", prefetch_factor is not None
-        self._take_skip(check_skip(skip, dataset))
+        self._fl_auto_workers, self._fl_prefetch_given = num_workers == "auto", prefetch_factor is not None
+        self._fl_take_skip(check_skip(skip, dataset))
         self._fl_reset()
         super().__init__(
             dataset,
@@ -176,7 +180,7 @@ class DataLoader(AdaptableLoader[T_co]):
             shuffle,
             sampler,
             batch_sampler,
-            self._first_count(dataset) if isinstance(num_workers, str) else int(num_workers),
+            self._fl_first_count(dataset) if isinstance(num_workers, str) else int(num_workers),
             collate_fn,
             pin_memory,
             drop_last,
@@ -189,15 +193,15 @@ class DataLoader(AdaptableLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self.prefetch_factor = prefetch_factor if self._auto_workers else self.prefetch_factor  # may be copied
+        self.prefetch_factor = prefetch_factor if self._fl_auto_workers else self.prefetch_factor  # may be copied
         if prefetch_factor is not None:  # torch's own errors come first
             check_int("prefetch_factor", 1 if prefetch_factor is True else prefetch_factor, least=1)
         if origin is not None:
             self.go_on_from(origin)
-        self._check_left_to_torch()
+        self._fl_check_left_to_torch()
 
-    def _check_left_to_torch(self) -> None:
-        if self._is_left_to_torch:
+    def _fl_check_left_to_torch(self) -> None:
+        if self._fl_is_left_to_torch:
             names = ("seed", "cache", "transform", "device", "memory")
             options = self._foreload
             given = [name for name in names if getattr(options, name) is not None]
@@ -205,50 +209,52 @@ class DataLoader(AdaptableLoader[T_co]):
             given += ["on_error"] if options.on_error != "raise" else []
             check_left_to_torch(given + (["skip"] if self._fl_skip else []))
 
-    def _constructor(self) -> Callable[..., None]:
+    def _fl_constructor(self) -> Callable[..., None]:
         return DataLoader.__init__
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more worker processes than cores, as torch does; threads may wait without a core."""
         workers = self._foreload.workers
-        is_given = workers == "auto" and not self._auto_workers
-        if workers == "processes" or (is_given and self._crew.kind("auto", self._fl_count) == "processes"):
+        is_given = workers == "auto" and not self._fl_auto_workers
+        if workers == "processes" or (is_given and self._fl_crew.kind("auto", self._fl_count) == "processes"):
             super().check_worker_number_rationality()
 
     def __repr__(self) -> str:
         """Describe the dataset, the batches and the workers."""
+        if "_fl_crew" not in vars(self):  # of a derived class that calls no constructor
+            return object.__repr__(self)
         dataset: Any = self.dataset
         options = self._foreload
         length = None if isinstance(dataset, IterableDataset) else known_length(dataset)
         size = "" if length is None else f" of {quantity(length, 'sample', 'samples')}"
         about = [f"{type(dataset).__name__}{size}"]
-        about += [*self._describe_order(), *([f"seed={options.seed}"] if options.seed is not None else [])]
+        about += [*self._fl_describe_order(), *([f"seed={options.seed}"] if options.seed is not None else [])]
         about += [] if options.distributed else ["distributed=False"]
         about += [] if options.group is None else [f"group={options.group}"]
-        about.append(f"num_workers={self._describe_workers()}")
+        about.append(f"num_workers={self._fl_describe_workers()}")
         names = ("cache", "memory", "device")
         about += [f"{name}={value}" for name in names if (value := getattr(options, name)) is not None]
         return f"{type(self).__name__}({', '.join(about)})"
 
-    def _describe_workers(self) -> str:
+    def _fl_describe_workers(self) -> str:
         workers = self._foreload.workers
-        is_open = workers == "auto" and self._crew.choice is None
-        if is_open and self._auto_workers:
+        is_open = workers == "auto" and self._fl_crew.choice is None
+        if is_open and self._fl_auto_workers:
             return "'auto'"
         if self.num_workers == 0 or is_open:  # "2 (auto)" would read as if their number were chosen
             return str(self.num_workers)
-        return f"{self.num_workers} ({self._crew.kind(workers, self.num_workers)})"
+        return f"{self.num_workers} ({self._fl_crew.kind(workers, self.num_workers)})"
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, here and in samplers and iterable datasets that have ``set_epoch``."""
         epoch = check_int("epoch", epoch, least=0)
         self.count_from(epoch)
-        self._set_sampler_epoch(epoch)
+        self._fl_set_sampler_epoch(epoch)
 
     def close(self) -> None:
         """End persistent workers, and free the cache and idle buffers. The loader can be iterated again."""
         self.__dict__["_iterator"] = None
-        self._begun = None
+        self._fl_begun = None
         self._fl_close()
 
     def __enter__(self) -> Self:
@@ -265,7 +271,7 @@ class DataLoader(AdaptableLoader[T_co]):
         """
         from foreload.record.stats import collect
 
-        return collect(self._facts())
+        return collect(self._fl_facts())
 
     def report(self) -> Report:
         """Return a report to print, or to show in a notebook: where time went, the bottleneck, what to change."""
@@ -285,19 +291,22 @@ class DataLoader(AdaptableLoader[T_co]):
             from foreload.export.publisher import renew
 
             renew(self, self._fl_published)
-        if self._is_left_to_torch:
-            self._check_left_to_torch()  # whose attributes may have been set since
+        if self._fl_is_left_to_torch:
+            self._fl_check_left_to_torch()  # whose attributes may have been set since
+            if self._fl_auto_workers:
+                self._fl_set_count(0)
             return super().__iter__()
-        if self._moving is not None:
-            self._moving = self._place = None
-        self._warn_of_ranks()
+        if self._fl_moving is not None:
+            self._fl_moving = self._fl_place = None
+        self._fl_warn_of_ranks()
         # Before workers page-lock memory: CUDA does that on the device in use, which else would become the first.
         options = self._foreload
         stream = None if options.device is None else side_stream(options.device)
-        epoch = self._begun_or_next()
+        epoch = self._fl_begun_or_next()
         self.check_worker_number_rationality()  # of those that have been chosen
-        # (When the interpreter exits, none persist, and what would free them later is gone by then.)
-        self.__dict__["_iterator"] = epoch if self.persistent_workers and not are_over() else None
+        if self.persistent_workers:  # else it is as in torch the place of what derived classes put there
+            # (When the interpreter exits, none persist, and what would free them later is gone by then.)
+            self.__dict__["_iterator"] = None if are_over() else epoch
         transform = options.device_transform
         if options.device is not None and finishes_on_device(self.dataset):
             transform = finisher(options.on_error, epoch.errors, transform)
@@ -307,41 +316,21 @@ class DataLoader(AdaptableLoader[T_co]):
 
         moving = move_ahead(epoch, stream, self._fl_state, depth=options.device_depth, transform=transform)
         if isinstance(moving, MovedAhead):
-            self._moving, self._place = weakref.ref(moving), moving.place
+            self._fl_moving, self._fl_place = weakref.ref(moving), moving.place
         return moving
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the configuration, without what is open or recorded."""
-        anew = {"_open", "_fl_recorder", "_crew", "_cursor", "_iterator", "_fl_running", "_begun", "_turn"}
-        anew |= {"_lookahead", "_moving", "_place"}
-        state = {name: value for name, value in self.__dict__.items() if name not in anew}
+        if "_fl_crew" not in vars(self):
+            return dict(vars(self))
+        state = {name: value for name, value in self.__dict__.items() if name not in _MADE_ANEW}
         return {**state, "_fl_errors": list(self._fl_errors), "_fl_restarts": list(self._fl_restarts)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the configuration; workers are chosen anew, for this process."""
         self.__dict__.update(state)
-        self._set_count(self._first_count(self.dataset) if self._auto_workers else state["num_workers"])
-        self._moving = self._place = self._begun = None
+        if "_fl_auto_workers" not in state:
+            return
+        self._fl_set_count(self._fl_first_count(self.dataset) if self._fl_auto_workers else state["num_workers"])
+        self._fl_moving = self._fl_place = self._fl_begun = None
         self._fl_reset()
-
-
-def _rank_in(
-    group: Any, seed: int | None, distributed: bool, in_order: bool, *, draws: bool
-) -> tuple[int, int] | None:
-    """Return the rank in a group and the number of its ranks, if they can share the order of the loader."""
-    if group is None:
-        return None
-    if not draws:
-        raise ValueError(
-            "group is for the order that seed= makes, but a sampler or an iterable dataset has its own: leave "
-            "group= out, and give DistributedSampler, or the dataset, num_replicas= and rank="
-        )
-    if seed is None:
-        raise ValueError("group needs seed=, the same on all ranks, so that they know each other's order")
-    if not distributed:
-        raise ValueError("group= and distributed=False contradict each other: leave one of them out")
-    if not in_order:
-        raise ValueError(
-            "group= needs in_order=True: ranks that are to get the same batches would get them in different orders"
-        )
-    return rank_in(group)

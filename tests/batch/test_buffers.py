@@ -112,7 +112,7 @@ def test_closing_and_collecting_lets_memory_go() -> None:
     loader = fl.DataLoader(Filled(), batch_size=3, num_workers=2, workers="threads")
     kept = next(iter(loader))[0]
     loader.close()
-    assert loader._open.buffers is None
+    assert loader._fl_open.buffers is None
     copy = kept.clone()
     del loader
     gc.collect()

@@ -99,7 +99,7 @@ def test_what_torch_has_not_works_too() -> None:
     options: Any = {"cache": "1MiB", "on_error": "replace", "device": "cpu"}
     own: Any = fl.DataLoader(data, batch_size=8, shuffle=True, seed=2, **options)
     loader = prepared(own)
-    assert loader.base_dataloader._auto_workers
+    assert loader.base_dataloader._fl_auto_workers
     for _ in range(2):
         assert sum(len(batch) for batch in indices(loader)) == 64
     assert own.stats()["cache"]["hits"] >= 62

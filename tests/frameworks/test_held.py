@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 import foreload as fl
 from tests import leftovers
 from tests.frameworks.parts import Regression
+from tests.frameworks.reset import reset
 
 
 class Stream(IterableDataset[int]):
@@ -45,12 +46,12 @@ def test_an_epoch_ends_when_the_loader_is_reset_whoever_holds_it(name: str) -> N
     if not options.get("persistent_workers"):
         held.append(iter(loader))
         next(held[1])
-    loader._iterator = None  # as Lightning resets a loader
+    reset(loader)
     assert not leftovers.threads()
     assert not leftovers.running(before)
     # The loader is as good as new.
     assert len([*zip(loader, range(5))]) == 5
-    loader._iterator = None
+    reset(loader)
     assert not leftovers.threads()
     assert not leftovers.running(before)
 
@@ -61,7 +62,7 @@ def test_an_exception_that_is_kept_holds_no_workers_of_a_loader_that_is_reset(wo
     loader: Any = fl.DataLoader(Regression(bad=frozenset({9})), batch_size=4, num_workers=2, workers=workers)
     with pytest.raises(ValueError, match="sample 9 is bad") as kept:
         list(loader)
-    loader._iterator = None
+    reset(loader)
     assert not leftovers.threads()
     assert not leftovers.running(before)
     assert kept.value is not None
@@ -72,14 +73,14 @@ def test_workers_that_were_ended_are_seeded_anew_as_torchs_are() -> None:
         loader = make(Regression(), batch_size=32, num_workers=1, persistent_workers=True, **options)
         states = []
         torch.manual_seed(0)
-        for reset in (False, True, False):
+        for is_reset in (False, True, False):
             list(loader)
-            if reset:
+            if is_reset:
                 if loader._iterator is not None and hasattr(loader._iterator, "_shutdown_workers"):
                     loader._iterator._shutdown_workers()
-                loader._iterator = None
+                reset(loader)
             states.append(int(torch.get_rng_state().sum()))
-        loader._iterator = None
+        reset(loader)
         return tuple(states)
 
     assert drawn(fl.DataLoader, workers="processes") == drawn(DataLoader)
@@ -98,7 +99,7 @@ def test_iterators_are_no_more_pickled_than_torchs(name: str) -> None:
             pickle.dumps(iterator)
         with pytest.raises(NotImplementedError):
             copy.deepcopy(iterator)
-    loader._iterator = None
+    reset(loader)
 
 
 @pytest.mark.parametrize("name", LOADERS)
@@ -111,5 +112,5 @@ def test_a_loader_with_an_open_iterator_is_pickled(name: str) -> None:
     again = iter(other)
     assert str(next(again)) == str(first)
     for each in (loader, other, copy.deepcopy(loader)):
-        each._iterator = None
+        reset(each)
     assert not leftovers.threads()

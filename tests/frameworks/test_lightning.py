@@ -127,7 +127,7 @@ def test_overfitting_rebuilds_the_loader_without_its_order() -> None:
     fit.fit(module, loader)
     assert module.model.seen == [*range(24)] * 2
     assert type(fit.train_dataloader) is fl.DataLoader
-    assert fit.train_dataloader._auto_workers
+    assert fit.train_dataloader._fl_auto_workers
     assert loader.stats()["cache"]["hits"] > 0
 
 

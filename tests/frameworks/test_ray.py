@@ -31,7 +31,7 @@ def _prepare(rank: int, folder: str, options: dict[str, Any]) -> None:
     for epoch in range(2):
         loader.sampler.set_epoch(epoch)
         epochs.append([batch["index"].tolist() for batch in loader])
-    facts = (type(loader) is fl.DataLoader, loader._auto_workers, own.stats()["batches"], loader.on_error)
+    facts = (type(loader) is fl.DataLoader, loader._fl_auto_workers, own.stats()["batches"], loader.on_error)
     torch.save((epochs, facts, own.stats()["cache"]["hits"]), f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

@@ -113,7 +113,7 @@ def test_the_number_of_workers_stays_as_it_was_given(builder: Any, given: Any, w
 
 def test_auto_may_have_come_to_no_workers_at_all(builder: Any) -> None:
     loader: Any = fl.DataLoader(Regression(), batch_size=8)
-    loader._crew.set_count(0)
+    loader._fl_crew.set_count(0)
     batches = BatchSampler(SequentialSampler(range(64)), 8, drop_last=False)
     other = builder.accelerate(loader, batches)  # torch refuses num_workers=0 with a prefetch_factor
     assert other._auto_workers
@@ -340,7 +340,7 @@ def test_from_torch_replaces_the_loader_that_accelerate_holds() -> None:
 
 def test_from_torch_takes_options_and_refuses_what_it_cannot_take() -> None:
     ours = fl.from_torch(DataLoader(range(6), 2), num_workers="auto", on_error="skip", batch_size=3)  # type: ignore[arg-type]
-    assert (ours._auto_workers, ours.on_error, ours.batch_size) == (True, "skip", 3)
+    assert (ours._fl_auto_workers, ours.on_error, ours.batch_size) == (True, "skip", 3)
     for wrong in (ours, [1], Dataset()):
         with pytest.raises(TypeError, match="loader must be a torch DataLoader that is not foreload's"):
             fl.from_torch(wrong)

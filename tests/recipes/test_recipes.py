@@ -87,7 +87,7 @@ def test_memory_efficient_has_fewer_batches_in_the_making() -> None:
             epoch.close()
             assert rows.asked <= 2 * (6 + 2 * loader.prefetch_factor)
             del held
-            buffers = loader._open.buffers
+            buffers = loader._fl_open.buffers
             buffers.take((1,), torch.uint8)  # which is back at once, as one more
             kept.append(sum(map(len, buffers._free.values())))
     assert kept[1] <= 2 < kept[0]

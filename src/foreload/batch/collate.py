@@ -29,6 +29,7 @@ __all__ = [
     "is_default_collate",
     "lending",
     "new_tensor",
+    "pin_device",
     "pinned",
     "stack",
     "warn_of_pinning",
@@ -243,6 +244,14 @@ def _are_ordinary(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
         and not first.is_quantized  # as its dtype says, which is that of all
         and len(set(map(_shape, batch))) == 1
     )
+
+
+def pin_device() -> str | None:
+    """Return the kind of device that memory can be page-locked for; None without one."""
+    if not torch.accelerator.is_available():
+        return None
+    accelerator = torch.accelerator.current_accelerator()
+    return None if accelerator is None or accelerator.type == "mps" else accelerator.type
 
 
 def pinned(batch: Any, device: str | None) -> Any:

@@ -16,7 +16,8 @@ from foreload._torch import TorchIterator
 from foreload.batch.failure import EmptyBatch, stop_error
 from foreload.device.ring import HostRing
 from foreload.device.stream import CallingThread, DeviceTransform, SideStream
-from foreload.epochs.base import Epoch, EpochWrapper
+from foreload.epochs.base import Epoch
+from foreload.epochs.torch_names import EpochWrapper
 from foreload.epochs.turn import Turn
 from foreload.nested import move, tensors
 from foreload.order.own_state import UntakenState, require_taken

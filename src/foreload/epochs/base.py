@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from torch.autograd.profiler import record_function
 from torch.utils.data import IterableDataset
 
-from foreload._torch import TorchIterator, is_profiled
+from foreload._torch import is_profiled
 from foreload.batch.assembly import count
 from foreload.batch.failure import EmptyBatch, FailureLimit, stop_error
 from foreload.batch.spec import BatchSpec
 from foreload.checks import optional
 from foreload.epochs.cursor import Cursor
+from foreload.epochs.torch_names import KEPT_OF_LOADER, KeptOfLoader, TorchNames
 from foreload.epochs.turn import Turn
 from foreload.record.recorder import Watch, null_loop
 from foreload.record.restart import Restart
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from foreload.cache.store import SampleStore
     from foreload.workers.crew import PoolOwner
 
-__all__ = ["Epoch", "EpochSpec", "EpochWrapper"]
+__all__ = ["Epoch", "EpochSpec"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class EpochSpec:
         prefetch_factor: batches made ahead per worker.
         snapshot_every: batches between two states of a dataset that workers have; 0: none.
         expected_length: the length that an iterable dataset reported.
+        kept: what torch's iterators keep of their loader, beside what is here.
         draws_at_once: whether workers get their first batches when the epoch begins, as torch's do, and not when
             the first one is requested, as if there were none: a loop may draw random numbers in between.
     """
@@ -65,6 +67,7 @@ class EpochSpec:
     in_order: bool
     prefetch_factor: int | None
     snapshot_every: int
+    kept: KeptOfLoader
     expected_length: int | None = None
     draws_at_once: bool = False
 
@@ -74,22 +77,7 @@ class EpochSpec:
         return None if self.batches.cache is None else self.batches.cache.store
 
 
-class _TorchNames(TorchIterator):
-    """An iterator under names that torch has for itself, and that scripts and frameworks use all the same.
-
-    It is one of torch's by its class alone, by which frameworks know that it cannot be pickled. What torch keeps
-    there of its own work (queues, indices on their way) is not there.
-    """
-
-    def _next_data(self) -> Any:
-        return next(self)
-
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        # Torch's would return, and the loop would then get no batch.
-        raise RuntimeError("an epoch on a device cannot be begun again by _reset(): call iter(loader)")
-
-
-class Epoch(_TorchNames, Iterator[Any]):
+class Epoch(TorchNames, Iterator[Any]):
     """The iterator over a loader's batches, as ``iter(loader)`` returns it.
 
     Attributes:
@@ -248,6 +236,16 @@ class Epoch(_TorchNames, Iterator[Any]):
     def close(self) -> None:
         """End the epoch early: its workers end, unless they persist, and its buffers are free."""
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what torch's iterators keep of their loader."""
+        if name not in KEPT_OF_LOADER:
+            return super().__getattr__(name)
+        spec = self._spec
+        if name == "_base_seed":
+            return spec.cursor.base_seed
+        of_batches = {"_collate_fn": spec.batches.collate_fn, "_auto_collation": spec.batches.auto_collation}
+        return of_batches[name] if name in of_batches else getattr(spec.kept, name[1:])
+
     @property
     def _workers(self) -> list[Any]:
         """The worker processes; threads are none."""
@@ -283,35 +281,3 @@ class _Latest:
 
     def __init__(self, epoch: Epoch) -> None:
         self.epoch = epoch
-
-
-class EpochWrapper(_TorchNames):
-    """An iterator that takes the batches of another one ahead of the loop.
-
-    Attributes:
-        _source: the other one; those of torch's names that it has not, this has not either.
-    """
-
-    _source: Any
-
-    def _count_ahead(self) -> int:
-        """Return the number of batches that are ahead of the loop."""
-        raise NotImplementedError
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the other iterator has under a name of torch's."""
-        if name in ("_workers", "_dataset", "_index_sampler", "_shutdown"):
-            return getattr(self._source, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    @property
-    def _num_yielded(self) -> int:  # type: ignore[override]
-        return int(self._source._num_yielded) - self._count_ahead()
-
-    def close(self) -> None:
-        """End the epoch early."""
-        raise NotImplementedError
-
-    def _shutdown_workers(self) -> None:
-        self.close()
-        self._source._shutdown_workers()

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.checks import Array
 from foreload.nested.containers import has_own_rules, reduced
 from foreload.nested.tensors import bytes_of, tensors
+
+Array = np.ndarray[Any, Any]
 
 __all__ = ["ExactPickler", "SamplePickler", "TorchPickler"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ _UNCHANGING = frozenset({type(None), bool, float, bytes, *_SIMPLE})
 
 
 def snapshot(value: Any, *, strict: bool = False) -> Any:
-    """Return a copy that does not change with the original: of lists, dicts, tuples, sets, tensors and arrays.
+    """Return a copy that does not change with the original: of lists, dicts, tuples, sets, tensors and the like.
 
     Objects of other classes, also of classes derived from these, keys and the members of sets are the same in
     both. Tensors keep their strides; what occurs twice is copied once.
@@ -86,6 +87,8 @@ def _copied_other(value: Any, done: _Copies) -> Any:
         return _copied_tensor(value)
     if kind is np.ndarray and not value.dtype.hasobject:
         return value.copy(order="K")
+    if kind is deque:
+        return deque([_copied(item, done) for item in value], value.maxlen)
     if kind in (set, frozenset):
         for member in value:
             _copied(member, done)  # notes those that may change

@@ -51,11 +51,11 @@ class EfficientDataLoader(DataLoader[T_co]):
         self._measure_anew()
         super().__init__(dataset, **{**_arguments(dataset, config, options), **options})
         if config.memory_efficient:
-            self._spare_buffers = 1
+            self._fl_spare_buffers = 1
         if config.memory_efficient and self.num_workers > 0:
             self.prefetch_factor = 1
-            self._deepens = False
-            self._prefetch_given = False  # where batches are made together, fewer than one per worker will do
+            self._fl_deepens = False
+            self._fl_prefetch_given = False  # where batches are made together, fewer than one per worker will do
 
     def _measure_anew(self) -> None:
         memory = MemoryMonitor(self.config.max_memory_usage)

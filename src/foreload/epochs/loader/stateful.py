@@ -38,10 +38,10 @@ class StatefulSource(EpochSource[T_co]):
     """
 
     device_transform: Any  # called with each batch on the device
-    _begun: Any = None  # an epoch that was begun for its state, before the loop asked for it
-    _set_to: int | None = None  # the sampler's epoch when that was done
-    _moving: weakref.ref[Any] | None  # the epoch that copies batches to a device
-    _place: Any  # of the loop in it, or in the one that it was in last
+    _fl_begun: Any = None  # an epoch that was begun for its state, before the loop asked for it
+    _fl_set_to: int | None = None  # the sampler's epoch when that was done
+    _fl_moving: weakref.ref[Any] | None  # the epoch that copies batches to a device
+    _fl_place: Any  # of the loop in it, or in the one that it was in last
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which :meth:`load_state_dict` goes on after the batches that the loop has taken.
@@ -60,68 +60,68 @@ class StatefulSource(EpochSource[T_co]):
         Raises:
             RuntimeError: the ``state_dict`` of the dataset or a sampler raises, or its state cannot be copied.
         """
-        if self._is_left_to_torch:
+        if self._fl_is_left_to_torch:
             warn_user(
                 "torch's own code loads what this loader delivers (data pipes, say), and has no state to save"
             )
             return {}
-        if self._resumed is not None:
-            return copy.deepcopy(self._resumed)
-        self._drop_outdated()
+        if self._fl_resumed is not None:
+            return copy.deepcopy(self._fl_resumed)
+        self._fl_drop_outdated()
         # The loop may have left its epoch, with batches that it never got.
-        if self._place is not None and self._place.state is not None:
-            return dict(self._place.taken())
-        if self._cursor is None and (isinstance(self.dataset, IterableDataset) or has_state(self.dataset)):
-            self._begun = self._next_epoch()  # only workers know the state with which they begin
-            self._set_to = self._order_spec().sampler_epoch  # which may have counted it
+        if self._fl_place is not None and self._fl_place.state is not None:
+            return dict(self._fl_place.taken())
+        if self._fl_cursor is None and (isinstance(self.dataset, IterableDataset) or has_state(self.dataset)):
+            self._fl_begun = self._fl_next_epoch()  # only workers know the state with which they begin
+            self._fl_set_to = self._fl_order_spec().sampler_epoch  # which may have counted it
         return self._fl_state()
 
     def _fl_state(self) -> dict[str, Any]:
-        return save(self._order_spec(), self._cursor, self._fl_epoch)
+        return save(self._fl_order_spec(), self._fl_cursor, self._fl_epoch)
 
-    def _load_state(self, state_dict: dict[str, Any]) -> None:
+    def _fl_load_state(self, state_dict: dict[str, Any]) -> None:
         """Do what :meth:`foreload.DataLoader.load_state_dict` says."""
         if isinstance(state_dict, dict) and not state_dict:  # of a checkpoint from before the loader had a state
-            self._cursor = self._moving = self._place = None
+            self._fl_cursor = self._fl_moving = self._fl_place = None
             return
-        if not self._auto_workers:
+        if not self._fl_auto_workers:
             self.choose_workers()  # nothing is measured, and workers with a copy each have states of their own
-        spec = self._order_spec()
-        resumption = resume(spec, state_dict, chooses=self._auto_workers)
-        self._begun = self._moving = self._place = None
+        spec = self._fl_order_spec()
+        resumption = resume(spec, state_dict, chooses=self._fl_auto_workers)
+        self._fl_begun = self._fl_moving = self._fl_place = None
         if self.persistent_workers:
             self._iterator = None
-            self._crew.close()  # their copies of the dataset have gone on
-            self._open.base_seed = None
-        self._resumed, self._fl_epoch = resumption.state, resumption.epoch
+            self._fl_crew.close()  # their copies of the dataset have gone on
+            self._fl_open.base_seed = None
+        self._fl_resumed, self._fl_epoch = resumption.state, resumption.epoch
         if resumption.workers not in (None, spec.num_streams):
             self.num_workers = resumption.workers
         epoch = resumption.state["sampler_epoch"]
         if epoch is not None:
-            self._set_sampler_epoch(epoch)
+            self._fl_set_sampler_epoch(epoch)
             set_epoch = optional(self.dataset, "set_epoch")
             if set_epoch is not None and not resumption.state["finished"]:
                 set_epoch(epoch)  # a map-style dataset may choose its samples by epoch
 
-    def _begun_or_next(self) -> Any:
+    def _fl_begun_or_next(self) -> Any:
         """Begin the next epoch, unless that was done for its state."""
-        self._drop_outdated()
-        begun, self._begun = self._begun, None
-        return self._next_epoch() if begun is None else begun
+        self._fl_drop_outdated()
+        begun, self._fl_begun = self._fl_begun, None
+        return self._fl_next_epoch() if begun is None else begun
 
-    def _drop_outdated(self) -> None:
+    def _fl_drop_outdated(self) -> None:
         """Drop an epoch that was begun for its state if samplers have been set to another one since."""
-        if self._begun is not None and self._set_to != self._order_spec().sampler_epoch:
-            self._drop_begun()
+        if self._fl_begun is not None and self._fl_set_to != self._fl_order_spec().sampler_epoch:
+            self._fl_drop_begun()
 
-    def _drop_begun(self) -> None:
+    def _fl_drop_begun(self) -> None:
         """Drop an epoch that was begun for its state; the next one has its number."""
-        begun, cursor = self._begun, self._cursor
+        begun, cursor = self._fl_begun, self._fl_cursor
         if begun is not None and cursor is not None:
-            self._fl_epoch, self._begun, self._cursor = cursor.epoch, None, None
+            self._fl_epoch, self._fl_begun, self._fl_cursor = cursor.epoch, None, None
             begun.close()
 
-    def _next_epoch(self) -> Any:
+    def _fl_next_epoch(self) -> Any:
         """Begin the next epoch, with the workers of the one before if they persist."""
         latest: Any = self.__dict__.get("_iterator") if self.persistent_workers else None
         if isinstance(latest, Epoch):
@@ -142,35 +142,35 @@ class StatefulSource(EpochSource[T_co]):
             is_asked: whether that is asked to begin again, and so goes on as the next one in any case.
         """
         options = self._foreload
-        has_torchs = self._fl_count > 0 and not self._auto_workers and options.workers in ("auto", "processes")
+        has_torchs = self._fl_count > 0 and not self._fl_auto_workers and options.workers in ("auto", "processes")
         is_one = is_asked or (has_torchs and options.device is None and options.device_transform is None)
-        with self._turn.lock:  # so that of several threads, the one that comes last has the latest epoch
-            if is_asked and self._cursor is not None:
-                self._open.base_seed = self._cursor.base_seed  # torch draws no other one
+        with self._fl_turn.lock:  # so that of several threads, the one that comes last has the latest epoch
+            if is_asked and self._fl_cursor is not None:
+                self._fl_open.base_seed = self._fl_cursor.base_seed  # torch draws no other one
             try:
-                epoch = self._open_next()
+                epoch = self._fl_open_next()
             finally:
                 if not self.persistent_workers:
-                    self._open.base_seed = None
+                    self._fl_open.base_seed = None
             if is_one:
                 latest.go_on_with(epoch)
                 latest.close()
             return epoch
 
-    def _begin_epoch(self, watch: Watch) -> Epoch:
+    def _fl_begin_epoch(self, watch: Watch) -> Epoch:
         sampler = item_sampler(index_sampler(self))
         if self._foreload.seed is None and isinstance(sampler, (DistributedSampler, KeyedSampler, MixtureSampler)):
-            self._leave_interrupted(sampler.epoch)  # to which the loop may have set it since
-        return super()._begin_epoch(watch)
+            self._fl_leave_interrupted(sampler.epoch)  # to which the loop may have set it since
+        return super()._fl_begin_epoch(watch)
 
     def count_from(self, epoch: int) -> None:
         """Number the next epoch, and count on from there; samplers are left as they are."""
-        self._leave_interrupted(epoch)
-        self._fl_epoch, self._begun, self._counted = epoch, None, 0
+        self._fl_leave_interrupted(epoch)
+        self._fl_epoch, self._fl_begun, self._fl_counted = epoch, None, 0
 
-    def _leave_interrupted(self, epoch: int) -> None:
+    def _fl_leave_interrupted(self, epoch: int) -> None:
         """Forget a loaded state if it is of the middle of another epoch: it has other samples at each position."""
-        state = self._resumed
+        state = self._fl_resumed
         if state is None or not state["begun"] or isinstance(self.dataset, IterableDataset):
             return
         drawn = read_whole(state["drawn"])
@@ -178,7 +178,7 @@ class StatefulSource(EpochSource[T_co]):
             return  # a sampler of the user's own, which goes on with that epoch
         number = state["sampler_epoch"] if self._foreload.seed is None else state["epoch"]
         if number not in (None, epoch):
-            self._resumed = None
+            self._fl_resumed = None
             warn_user(
                 f"set_epoch({epoch}): the state that was loaded is of the middle of epoch {number}, whose rest is "
                 f"left out; set_epoch({number}) goes on with it"
@@ -195,10 +195,10 @@ class StatefulSource(EpochSource[T_co]):
         is_own_class = is_own(type(self))
         if is_own_class or "_fl_skip" in vars(self):  # else it is a derived class's own, before the constructor
             self._fl_skip = check_skip(skip, self.dataset)
-            self._drop_begun()
+            self._fl_drop_begun()
         self.__dict__["skip"] = self._fl_skip if is_own_class else skip
 
-    def _take_skip(self, skip: tuple[Skip, ...]) -> None:
+    def _fl_take_skip(self, skip: tuple[Skip, ...]) -> None:
         """Take the constructor's argument."""
         self._fl_skip = skip
         # Under its own name too: frameworks that build a loader like this one copy attributes that are arguments.
