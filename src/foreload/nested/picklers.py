@@ -262,12 +262,20 @@ class ExactPickler(SamplePickler):
     _is_exact = True
     has_own_rules = False
 
+    def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(sample, *arguments, **options)
+        self._kinds: set[type] = {torch.Tensor, np.ndarray, type}  # that were looked at
+
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
+        if kind not in self._kinds:
+            self._look_at(kind)
+        return super().reducer_override(value)
+
+    def _look_at(self, kind: type) -> None:
         if kind is object:
             raise pickle.PicklingError("an object() is known by its identity, which no copy has")
         if kind is weakref.finalize or hasattr(kind, "__del__"):
             raise pickle.PicklingError(f"the end of a {kind.__name__} would come twice")
-        if not self.has_own_rules and not isinstance(value, type) and has_own_rules(kind):
-            self.has_own_rules = True
-        return super().reducer_override(value)
+        self.has_own_rules |= has_own_rules(kind)
+        self._kinds.add(kind)
