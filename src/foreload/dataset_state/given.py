@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -45,34 +45,39 @@ def gives_its_own(*loads: Any) -> bool:
     """
     before: set[tuple[str, int]] = set()
     seen: list[dict[int, Any]] = []  # held, for what is made when it is asked for may lie where another part was
+    copied: dict[type, bool] = {}
     for load in loads:
         seen.append({})
-        marks = set(_marks(load, seen[-1]))
+        marks = set(_marks(load, seen[-1], copied))
         if not before.isdisjoint(marks):
             return True
         before |= marks
     return False
 
 
-def _marks(value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, int]]:
+def _marks(value: Any, seen: dict[int, Any], copied: dict[type, bool]) -> Iterator[tuple[str, int]]:
     """Yield what tells the changeable parts of a sample from those of another: where they are."""
     if isinstance(value, _CONSTANT) or id(value) in seen:
         return
     seen[id(value)] = value
+    inside: Iterable[Any] = ()
     if isinstance(value, torch.Tensor):
         yield from _address(value)
     elif isinstance(value, np.ndarray):
         if value.size and value.flags.writeable:
             yield "memory", int(value.ctypes.data)
-        for inner in value.flat if value.dtype == object else ():
-            yield from _marks(inner, seen)
+        inside = value.flat if value.dtype == object else ()
     elif isinstance(value, (tuple, frozenset)):
-        for inner in value:
-            yield from _marks(inner, seen)
-    elif _is_copied(value):
-        yield "object", id(value)
-        for inner in _inside(value):
-            yield from _marks(inner, seen)
+        inside = value
+    else:
+        kind = type(value)
+        if kind not in copied:  # (Copying an image, say, decodes it.)
+            copied[kind] = _is_copied(value)
+        if copied[kind]:
+            yield "object", id(value)
+            inside = _inside(value)
+    for part in inside:
+        yield from _marks(part, seen, copied)
 
 
 def _inside(value: Any) -> Iterator[Any]:
