@@ -98,8 +98,8 @@ def test_a_loader_that_lightning_rebuilds_is_the_same_loader() -> None:
     rebuilt = predict.predict_dataloaders
     assert rebuilt is not loader
     assert type(rebuilt) is fl.DataLoader
-    assert rebuilt._auto_workers
-    assert not rebuilt._prefetch_given
+    assert rebuilt._fl_auto_workers
+    assert not rebuilt._fl_prefetch_given
     assert (rebuilt.on_error, rebuilt.seed, rebuilt.max_errors) == ("skip", 1, 9)
     assert loader.stats()["samples"] == 39
     assert loader.stats()["cache"]["misses"] == 40
@@ -116,7 +116,7 @@ def test_a_loader_of_a_hook_is_rebuilt_as_it_was_given(given: Any) -> None:
     assert sorted(index for batch in predict.predict(Hooked()) for index in batch) == list(range(40))
     rebuilt = predict.predict_dataloaders
     assert type(rebuilt) is fl.DataLoader
-    assert rebuilt._auto_workers == (given.get("num_workers", "auto") == "auto")
+    assert rebuilt._fl_auto_workers == (given.get("num_workers", "auto") == "auto")
     assert rebuilt.stats()["samples"] == rebuilt.stats()["cache"]["misses"] == 40
 
 
@@ -283,7 +283,7 @@ def _fit_rank(rank: int, port: int, folder: str, options: dict[str, Any], adapts
     fit = trainer(strategy="ddp", devices=2, use_distributed_sampler=adapts)
     fit.fit(module, loader)
     mine = fit.train_dataloader
-    facts = (type(mine) is fl.DataLoader, mine is loader, mine._auto_workers, mine._prefetch_given)
+    facts = (type(mine) is fl.DataLoader, mine is loader, mine._fl_auto_workers, mine._fl_prefetch_given)
     torch.save((module.model.seen, facts, loader.stats()["samples"]), f"{folder}/{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

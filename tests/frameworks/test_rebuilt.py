@@ -103,9 +103,9 @@ def test_the_number_of_workers_stays_as_it_was_given(builder: Any, given: Any, w
         builder.accelerate(builder.accelerate(loader, batches), batches),
     ]
     for other in copies:
-        assert other._auto_workers == (workers == "auto")
+        assert other._fl_auto_workers == (workers == "auto")
         assert other.num_workers == loader.num_workers
-        assert other._prefetch_given == (ahead is not None)
+        assert other._fl_prefetch_given == (ahead is not None)
         assert other.prefetch_factor == loader.prefetch_factor
         assert other.persistent_workers == loader.persistent_workers
         assert "as requested" in other.stats()["workers"]["why"] or workers == "auto"
@@ -116,7 +116,7 @@ def test_auto_may_have_come_to_no_workers_at_all(builder: Any) -> None:
     loader._fl_crew.set_count(0)
     batches = BatchSampler(SequentialSampler(range(64)), 8, drop_last=False)
     other = builder.accelerate(loader, batches)  # torch refuses num_workers=0 with a prefetch_factor
-    assert other._auto_workers
+    assert other._fl_auto_workers
     assert sum(len(batch["index"]) for batch in other) == 64
 
 
@@ -158,7 +158,7 @@ def test_torchs_own_loaders_stay_torchs(builder: Any) -> None:
 def test_a_number_that_a_user_copies_is_a_number() -> None:
     loader: Any = fl.DataLoader(Regression(), num_workers=3)
     other: Any = fl.DataLoader(Regression(), num_workers=loader.num_workers)
-    assert not other._auto_workers
+    assert not other._fl_auto_workers
     assert other.num_workers == 3
     assert other.recorder is not loader.recorder
     theirs = DataLoader(Regression(), num_workers=loader.num_workers)

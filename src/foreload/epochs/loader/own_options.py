@@ -129,11 +129,20 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     max_restarts: int
     snapshot_every_n_steps: int
 
+    _fl_is_plain = True  # whether the class is foreload's
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Note whose class it is, which each epoch asks many times."""
+        super().__init_subclass__(**options)
+        cls._fl_is_plain = is_own(cls)
+
     @property
     def _foreload(self) -> OwnOptions:
         # One name that no other library has, also for where the options are kept. A plain loader's are its
         # attributes, which may be set later; they are not copied, as each epoch reads many.
-        options: Any = self if is_own(type(self)) else vars(self).get("_foreload")
+        if self._fl_is_plain:
+            return self  # type: ignore[return-value]
+        options: Any = vars(self).get("_foreload")
         if options is None:  # a wrapper that calls no constructor has a __getattr__ of its own
             raise AttributeError(
                 f"{type(self).__name__} has no options, as its constructor did not call the loader's"
