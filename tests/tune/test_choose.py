@@ -280,7 +280,7 @@ def test_what_is_clear_by_an_estimate_is_not_tried(
         glance = rate
 
     monkeypatch.setattr(choose, "granted_cores", lambda: 2)
-    monkeypatch.setattr(measure, "sample_cost", lambda *_: (seconds, busy))
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (seconds, busy, None))
     monkeypatch.setattr(measure, "Turns", Alone)
     workers = chosen(Computes(size))
     assert (workers["kind"], workers["count"]) == expected
@@ -293,7 +293,7 @@ def test_what_samples_cost_in_batches_counts(monkeypatch: pytest.MonkeyPatch) ->
         return samples
 
     monkeypatch.setattr(choose, "granted_cores", lambda: 2)
-    monkeypatch.setattr(measure, "sample_cost", lambda *_: (1e-4, 1e-4))
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (1e-4, 1e-4, None))
     loader = fl.DataLoader(Rows(2000), batch_size=16, collate_fn=collate)
     loader.choose_workers()
     assert loader.stats()["workers"]["samples_per_second"]["none"] < 0.75 / 1e-4
@@ -307,7 +307,7 @@ def test_large_samples_that_cost_little_are_not_handed_over_in_short_epochs(
         def __getitem__(self, index: int) -> Any:
             return torch.empty(1 << 22, dtype=torch.uint8)
 
-    monkeypatch.setattr(measure, "sample_cost", lambda *_: (3e-4, 3e-4))
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (3e-4, 3e-4, None))
     without_workers(lambda: Large(1000))
 
 

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import foreload as fl
 from foreload.dataset_state.digest import StateWatch
 from foreload.machine import granted_cores
 from foreload.tune import choose, measure
+from foreload.tune.candidates import never_pays
 from foreload.tune.sample_cost import _collating, sample_cost
 from foreload.tune.workload import STRIDE, Workload
 from tests.tune.rows import Breaks, Rows, SharedWaits, chosen
@@ -39,7 +41,9 @@ def test_candidates_that_find_no_room_together_are_measured_one_by_one(
             return torch.empty(1 << 20, dtype=torch.uint8)
 
     monkeypatch.setattr(choose, "granted_cores", lambda: 1)
-    monkeypatch.setattr(measure, "sample_cost", lambda *_: (0.002, 0.002))  # on a busy machine, it seems to wait
+    monkeypatch.setattr(
+        measure, "sample_cost", lambda *_: (0.002, 0.002, None)
+    )  # on a busy machine, it seems to wait
     for room, found in (
         ("1GiB", ("1 threads", "1 processes")),
         ("20MiB", ("1 threads", "1 processes")),
@@ -75,7 +79,7 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
 
     now = [0.0]
     monkeypatch.setattr(measure, "Turns", FakeTurns)
-    monkeypatch.setattr(measure, "sample_cost", lambda *_: (0.01, 0.01))
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (0.01, 0.01, None))
     monkeypatch.setattr(measure.time, "monotonic", lambda: now[0])
     alone: Any = ("threads", 0)
     for kinds in (("threads", "processes"), ("processes",), ("threads",)):
@@ -234,7 +238,7 @@ def test_at_least_one_sample_is_measured_however_long_the_machine_pauses(monkeyp
     monkeypatch.setattr("foreload.tune.sample_cost._COST_SECONDS", 0.0)
     dataset = Rows(97)
     work = Workload(dataset, None, None, None, lambda *_: iter(()))
-    seconds, _ = sample_cost(work, 97, StateWatch(dataset), [])
+    seconds, *_ = sample_cost(work, 97, StateWatch(dataset), [])
     assert seconds > 0
 
 
@@ -250,7 +254,7 @@ def test_a_pause_of_the_machine_is_not_the_time_of_a_sample() -> None:
 
     dataset = Paused(10 * STRIDE)
     work = Workload(dataset, None, None, None, lambda *_: iter(()))
-    seconds, busy = sample_cost(work, len(dataset), StateWatch(dataset), [])
+    seconds, busy, _ = sample_cost(work, len(dataset), StateWatch(dataset), [])
     assert busy <= seconds < 0.02
 
 
@@ -263,7 +267,7 @@ def test_what_a_collate_function_takes_counts() -> None:
         time.sleep(0.002 * len(samples))
 
     work = Workload(dataset, 16, None, None, lambda *_: iter(()), collate=collate)
-    seconds, busy = sample_cost(work, len(dataset), StateWatch(dataset), [])
+    seconds, busy, _ = sample_cost(work, len(dataset), StateWatch(dataset), [])
     assert seconds >= 0.001
     assert busy <= seconds
     assert max(sizes) <= 16
@@ -277,6 +281,19 @@ def test_what_any_batch_takes_is_shared_by_its_samples(
     monkeypatch.setattr(
         "foreload.tune.sample_cost._timed", lambda collate, samples: (None, fixed + each * len(samples))
     )
-    seconds, busy = _collating(lambda samples: None, [0] * count, fixed + each, batch_size)
+    _, (seconds, busy) = _collating(lambda samples: None, [0] * count, fixed + each, batch_size)
     assert seconds == pytest.approx(fixed / batch_size + each)
     assert 0 <= busy <= seconds
+
+
+def test_what_it_takes_to_send_the_batches_of_a_collate_function_counts() -> None:
+    dataset = Rows(5000)
+    work = Workload(dataset, 16, None, None, lambda *_: iter(()), kinds=("processes",), collate=list)
+    _, _, sent = sample_cost(work, len(dataset), StateWatch(dataset), [])
+    assert sent is not None
+    assert min(sent) >= 0
+    cheap, costly = (replace(work, sent=each) for each in ((0.0, 0.0), (1e-5, 2e-5)))
+    assert not never_pays(cheap, 2, 1e-4, 1e-4)
+    assert never_pays(costly, 2, 1e-5, 1e-5)
+    plain = replace(work, collate=None)
+    assert sample_cost(plain, len(dataset), StateWatch(dataset), [])[2] is None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
-from foreload.cache.serialize import flatten, flatten_exactly, restore
+from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
 from foreload.options import WorkerKind
-from foreload.tune.workload import STRIDE, Workload
+from foreload.tune.workload import Workload
 
 __all__ = ["MAX_THREADS", "Candidate", "candidates_of", "look_seconds", "never_pays", "seconds_by_processes"]
 
@@ -22,9 +21,6 @@ _PROCESSES_PER_CORE = 4  # at most, for samples that wait
 
 # What handing a sample over takes of a core.
 _HANDOVER_SECONDS, _HANDOVER_SECONDS_PER_BYTE = 2e-6, 1.5e-10
-
-# The samples that are sent to see what it takes if a user's collate function makes the batch.
-_MOST_SENT = 9
 
 # What a process, and the loop, take of a core to hand a batch over, waking up included.
 _BATCH_SECONDS = 2e-4
@@ -71,34 +67,10 @@ def seconds_by_processes(
 ) -> tuple[Candidate, float, float]:
     """Return which processes would load, the bytes of a sample, and an estimate of the seconds that one takes."""
     sample = float(sum(map(len, flatten(work.view[0]))))
-    handover, taking = _handover_seconds(work, sample)
+    by_bytes = _HANDOVER_SECONDS + sample * _HANDOVER_SECONDS_PER_BYTE, 0.0
+    handover, taking = by_bytes if work.sent is None else work.sent
     candidate = candidates_of(work, cores, seconds, busy)[-1]
     each = _BATCH_SECONDS / (work.batch_size or 1)
     loop, handover = each + taking + look_seconds(work), handover + each
     at_least = max((seconds + handover) / candidate[1], loop)
     return candidate, sample, max(at_least, (busy + handover + loop) / cores)
-
-
-def _handover_seconds(work: Workload, sample_bytes: float) -> tuple[float, float]:
-    """Return what handing a sample over takes of a core in a process, and in the loop.
-
-    A user's collate function may leave each sample an object of its own, which is pickled and made again.
-    """
-    if work.collate is None:
-        return _HANDOVER_SECONDS + sample_bytes * _HANDOVER_SECONDS_PER_BYTE, 0.0
-    size = len(work.view)
-    samples = [work.view[(place * STRIDE + 1) % size] for place in range(min(_MOST_SENT, size))]
-    one, all_of_them = work.collate(samples[:1]), work.collate(samples)
-    tries = [(*_sent(one), *_sent(all_of_them)) for _ in range(3)]
-    first_sent, first_taken, sent, taken = map(min, zip(*tries, strict=True))
-    others = max(1, len(samples) - 1)
-    return max(0.0, sent - first_sent) / others, max(0.0, taken - first_taken) / others
-
-
-def _sent(batch: Any) -> tuple[float, float]:
-    """Return the seconds that it takes to send a batch, and to put it together again."""
-    began = time.perf_counter()
-    parts = flatten_exactly(batch)
-    sent = time.perf_counter()
-    restore([bytearray(part) for part in parts])
-    return sent - began, time.perf_counter() - sent

@@ -183,7 +183,8 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     asked = _note_questions() if work.watched else []
-    seconds, busy = sample_cost(work, size, watch, asked)
+    seconds, busy, sent = sample_cost(work, size, watch, asked)
+    work = replace(work, sent=sent)
     state = state or _state(watch, asked, positions)
     if state and "threads" not in work.kinds:
         yield _STATE, state

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from foreload.cache.serialize import flatten_exactly
+from foreload.cache.serialize import flatten_exactly, restore
 from foreload.dataset_state.digest import StateWatch
 from foreload.dataset_state.given import gives_its_own
 from foreload.record.usage import queued_seconds
@@ -29,8 +29,11 @@ _FEWEST_SAMPLES = 3
 _MOST_COLLATED = 64
 
 
-def sample_cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]) -> tuple[float, float]:
-    """Return the seconds that a sample takes, and those of them that it keeps a core busy, or queues for one.
+def sample_cost(
+    work: Workload, size: int, watch: StateWatch, reasons: list[str]
+) -> tuple[float, float, tuple[float, float] | None]:
+    """Return the seconds that a sample takes, those of them that it keeps a core busy, or queues for one, and what
+    sending it takes, as :class:`Workload` has it.
 
     The slowest one is left out: the machine may have paused meanwhile. Of the user's collate function, which may
     do most of the work, a sample's share of a batch counts.
@@ -74,9 +77,32 @@ def sample_cost(work: Workload, size: int, watch: StateWatch, reasons: list[str]
     cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
     most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))
-    collating = _collating(collate, kept[:most], one, work.batch_size or 1)
+    made, collating = _collating(collate, kept[:most], one, work.batch_size or 1)
     watch.look()
-    return cost + collating[0], busy + collating[1]
+    sent = None if work.collate is None or "threads" in work.kinds else _sending(batch, made, len(kept[:most]))
+    return cost + collating[0], busy + collating[1], sent
+
+
+def _sending(one: Any, several: Any, count: int) -> tuple[float, float]:
+    """Return the seconds that it takes to send a sample in a batch, and to put it together again.
+
+    Args:
+        one: a batch of one sample.
+        several: a batch of ``count`` samples.
+        count: how many there are.
+    """
+    tries = [(*_sent(one), *_sent(several)) for _ in range(2)]
+    first_sent, first_taken, sent, taken = map(min, zip(*tries, strict=True))
+    others = max(1, count - 1)
+    return max(0.0, sent - first_sent) / others, max(0.0, taken - first_taken) / others
+
+
+def _sent(batch: Any) -> tuple[float, float]:
+    began = time.perf_counter()
+    parts = flatten_exactly(batch)
+    sent = time.perf_counter()
+    restore([bytearray(part) for part in parts])
+    return sent - began, time.perf_counter() - sent
 
 
 def _timed(collate: Callable[[list[Any]], Any], samples: list[Any]) -> tuple[Any, float]:
@@ -88,8 +114,8 @@ def _timed(collate: Callable[[list[Any]], Any], samples: list[Any]) -> tuple[Any
 
 def _collating(
     collate: Callable[[list[Any]], Any], samples: list[Any], one: float, batch_size: int
-) -> tuple[float, float]:
-    """Return a sample's share of the seconds that collating a batch takes, and of those on a core.
+) -> tuple[Any, tuple[float, float]]:
+    """Return a batch, and a sample's share of the seconds that collating it takes, and of those on a core.
 
     Args:
         collate: the function.
@@ -99,11 +125,11 @@ def _collating(
         batch_size: the samples of a batch.
     """
     busy = _busy_seconds()
-    _, taken = _timed(collate, samples)
+    batch, taken = _timed(collate, samples)
     on_core = min(1.0, (_busy_seconds() - busy) / taken) if taken > 0 else 0.0
     each = max(0.0, taken - one) / (len(samples) - 1) if len(samples) > 1 else 0.0
     share = max(0.0, min(one, taken) - each) / batch_size + each
-    return share, on_core * share
+    return batch, (share, on_core * share)
 
 
 def _nothing(samples: list[Any]) -> None:

@@ -45,6 +45,8 @@ class Workload:
         kinds: the kinds of workers that may be used.
         watched: the dataset and what is applied to samples, if copies must not depend on their state.
         collate: the user's collate function; None if it is torch's.
+        sent: seconds that a process takes to send a sample in a batch of this function, which may leave each an
+            object of its own, and the loop to take it; None: not measured.
         is_over: whether nobody waits for what is measured any more.
     """
 
@@ -56,6 +58,7 @@ class Workload:
     kinds: tuple[WorkerKind, ...] = ("threads", "processes")
     watched: tuple[Any, ...] = ()
     collate: Callable[[list[Any]], Any] | None = None
+    sent: tuple[float, float] | None = None
     is_over: Callable[[], bool] = lambda: False
 
 
