@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import tempfile
 import threading
 import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,11 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
 
 import foreload as fl
 from tests.batch.copying import first
+from tests.batch.odd import Left, Scaled, written
 
 
 class Ids(list[Any]):
@@ -28,29 +28,6 @@ class Ids(list[Any]):
         made = super().__new__(cls)
         made.lock = threading.Lock()
         return made
-
-
-class Scaled(MutableMapping[str, Any]):
-    """Scales what its constructor is given, and cannot be copied."""
-
-    def __init__(self, items: Any = (), unit: str = "m") -> None:
-        self.kept = {name: value / 2 for name, value in dict(items).items()}
-        self.unit, self.lock = unit, threading.Lock()
-
-    def __getitem__(self, name: str) -> Any:
-        return self.kept[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.kept[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self.kept[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.kept)
-
-    def __len__(self) -> int:
-        return len(self.kept)
 
 
 class Once(Scaled):
@@ -66,25 +43,6 @@ class Node:
     def __init__(self, parent: Any = None) -> None:
         self.parent = None if parent is None else weakref.ref(parent)
         self.kids: list[Any] = []
-
-
-@dataclasses.dataclass
-class File:
-    """Is gone with the object."""
-
-    path: str
-
-    def __del__(self) -> None:
-        if os.path.exists(self.path):
-            os.unlink(self.path)
-
-
-class Left:
-    def __init__(self) -> None:
-        self.x, self.cache = 1, 2
-
-    def __getstate__(self) -> Any:
-        return {"x": 1}
 
 
 def tree() -> Any:
@@ -114,11 +72,6 @@ def words() -> Any:
     return made
 
 
-def written() -> Any:
-    with tempfile.NamedTemporaryFile(delete=False) as file:
-        return File(file.name)
-
-
 MISSING = Node()
 
 # How a sample is made, and what a loop sees of it.
@@ -136,15 +89,18 @@ SEEN: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any]]] = {
         lambda b: b[1] is MISSING,
     ),
     "in a deque": (lambda i: deque([MISSING]), lambda batch: batch[0] is MISSING),
-    "a folder": (lambda i: tempfile.TemporaryDirectory(), lambda batch: Path(batch.name).exists()),
-    "a file": (lambda i: written(), lambda batch: Path(batch.path).exists()),
+    "a folder": (
+        lambda i: tempfile.TemporaryDirectory(dir=Samples.folder),
+        lambda batch: Path(batch.name).exists(),
+    ),
+    "a file": (lambda i: written(Samples.folder), lambda batch: Path(batch.path).exists()),
     "what its class leaves out": (lambda i: Left(), lambda batch: batch.cache),
     "an image file": (lambda i: Image.open(Samples.image), lambda batch: (batch.n_frames, type(batch))),
 }
 
 
 class Samples:
-    image = ""
+    image = folder = ""
 
     def __init__(self, kind: str) -> None:
         self.make = SEEN[kind][0]
@@ -159,7 +115,8 @@ class Samples:
 @pytest.fixture(scope="module", autouse=True)
 def image(tmp_path_factory: pytest.TempPathFactory) -> None:
     frames = [Image.fromarray(np.full((8, 8), 40 * number, np.uint8)) for number in range(3)]
-    Samples.image = str(tmp_path_factory.mktemp("images") / "x.gif")
+    Samples.folder = str(tmp_path_factory.mktemp("files"))
+    Samples.image = f"{Samples.folder}/x.gif"
     frames[0].save(Samples.image, save_all=True, append_images=frames[1:])
 
 
@@ -195,21 +152,12 @@ def test_what_a_collate_function_shares_within_a_batch_stays_shared() -> None:
         assert words.ids is numbers
 
 
-class Batches:
-    """Yields indices of a class of its own."""
-
-    def __len__(self) -> int:
-        return 10
+class Stream(IterableDataset[Any]):
+    thread_safe = True
 
     def __iter__(self) -> Iterator[Any]:
-        for number in range(10):
-            indices = Ids()
-            indices.extend([number, number])
-            yield indices
+        return (Left() for _ in range(9))
 
 
-@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 2}], ids=str)
-def test_indices_of_any_class_are_those_that_the_sampler_yields(options: dict[str, Any]) -> None:
-    rows: Any = torch.arange(400).view(20, 20)
-    loader = fl.DataLoader(rows, batch_sampler=Batches(), **options)
-    assert [batch.tolist() for batch in loader] == [rows[[number, number]].tolist() for number in range(10)]
+def test_objects_of_a_stream_that_is_read_ahead_are_those_that_it_yields() -> None:
+    assert [batch.cache for batch in fl.DataLoader(Stream(), batch_size=None)] == [2] * 9

@@ -229,7 +229,7 @@ def branch(parent: Any, depth: int) -> dict[str, Any]:
 
 class Fixed(Headers):
     def __init__(self) -> None:
-        super().__init__([("x", torch.ones(1))])
+        self.pairs = (("x", torch.ones(1)),)  # type: ignore[assignment]
 
     def __setitem__(self, name: str, value: Any) -> None:
         raise TypeError("headers stay")

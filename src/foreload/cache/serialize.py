@@ -14,7 +14,7 @@ import torch  # noqa: F401 (for the examples)
 from foreload.checks import Array
 from foreload.errors import warn_user
 from foreload.nested import is_like, snapshot
-from foreload.nested.picklers import ExactPickler, SamplePickler, TorchPickler
+from foreload.nested.picklers import ExactPickler, SamplePickler, TorchPickler, WholePickler
 
 __all__ = ["deserialize", "flatten", "flatten_exactly", "restore", "separate", "serialize"]
 
@@ -77,9 +77,16 @@ def flatten_exactly(sample: Any) -> list[memoryview]:
     _pickle.PicklingError: pickling leaves out something of a Words
     """
     pickler, parts = _dumped(sample, ExactPickler)
-    if pickler.has_own_rules and not is_like(sample, restore(parts)):
-        raise pickle.PicklingError(f"pickling leaves out something of a {type(sample).__name__}")
+    if pickler.ruled:
+        # Of copies: a class may write to what it is made of, which else were the sample's own memory.
+        again = restore([bytearray(part) for part in flatten(pickler.ruled, WholePickler)])
+        if not is_like(pickler.ruled, again):
+            raise pickle.PicklingError(f"pickling leaves out something of a {_names(pickler.ruled)}")
     return parts
+
+
+def _names(values: list[Any]) -> str:
+    return " or ".join(dict.fromkeys(type(value).__name__ for value in values))
 
 
 def _dumped(sample: Any, kind: type[P]) -> tuple[P, list[memoryview]]:

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import datetime
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import PurePath
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import torch
 
-from foreload.dataset_state.walk import PLAIN
+from foreload.nested.constants import is_constant
+from foreload.nested.containers import attributes
 
 __all__ = ["gives_its_own"]
-
-# Which nobody can change, though a copy of one is another object.
-_CONSTANT = (
-    *PLAIN,
-    range,
-    np.generic,
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.tzinfo,
-    PurePath,
-    UUID,
-    torch.device,
-)
 
 
 def gives_its_own(*loads: Any) -> bool:
@@ -45,19 +28,18 @@ def gives_its_own(*loads: Any) -> bool:
     """
     before: set[tuple[str, int]] = set()
     seen: list[dict[int, Any]] = []  # held, for what is made when it is asked for may lie where another part was
-    copied: dict[type, bool] = {}
     for load in loads:
         seen.append({})
-        marks = set(_marks(load, seen[-1], copied))
+        marks = set(_marks(load, seen[-1]))
         if not before.isdisjoint(marks):
             return True
         before |= marks
     return False
 
 
-def _marks(value: Any, seen: dict[int, Any], copied: dict[type, bool]) -> Iterator[tuple[str, int]]:
+def _marks(value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, int]]:
     """Yield what tells the changeable parts of a sample from those of another: where they are."""
-    if isinstance(value, _CONSTANT) or id(value) in seen:
+    if value is None or id(value) in seen or is_constant(value):
         return
     seen[id(value)] = value
     inside: Iterable[Any] = ()
@@ -70,14 +52,10 @@ def _marks(value: Any, seen: dict[int, Any], copied: dict[type, bool]) -> Iterat
     elif isinstance(value, (tuple, frozenset)):
         inside = value
     else:
-        kind = type(value)
-        if kind not in copied:  # (Copying an image, say, decodes it.)
-            copied[kind] = _is_copied(value)
-        if copied[kind]:
-            yield "object", id(value)
-            inside = _inside(value)
+        yield "object", id(value)
+        inside = _inside(value)
     for part in inside:
-        yield from _marks(part, seen, copied)
+        yield from _marks(part, seen)
 
 
 def _inside(value: Any) -> Iterator[Any]:
@@ -87,11 +65,7 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
     elif isinstance(value, partial):
         yield from (value.args, value.keywords)
-    yield from getattr(value, "__dict__", {}).values()
-    for kind in type(value).__mro__:
-        slots = getattr(kind, "__slots__", ())
-        for slot in [slots] if isinstance(slots, str) else slots:
-            yield getattr(value, slot, None)
+    yield from (part for _, part in attributes(value))
 
 
 def _address(tensor: torch.Tensor) -> Iterator[tuple[str, int]]:
@@ -100,11 +74,3 @@ def _address(tensor: torch.Tensor) -> Iterator[tuple[str, int]]:
             yield "memory", tensor.data_ptr()
     except RuntimeError:  # of a layout without memory of its own
         yield "object", id(tensor)
-
-
-def _is_copied(value: Any) -> bool:
-    """Whether a copy would be another object, as it is not of a constant, a class or a function."""
-    try:
-        return copy.copy(value) is not value
-    except Exception:  # of an object that has no copies
-        return True

@@ -23,6 +23,7 @@ from foreload.batch.worker_progress import BEGUN, Progress, is_due
 from foreload.cache.serialize import separate
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.progress import warn_of_length
+from foreload.nested import snapshot
 from foreload.record.spans import Lane, Spans
 from foreload.threads import SIGNAL_SECONDS, join
 from foreload.workers.worker_info import WorkerIdentity
@@ -51,6 +52,7 @@ class _WorkerTask(NamedTuple):
     key: tuple[int, int]  # of its random numbers
     again: bool
     snapshots: int
+    sends: bool  # whether torch's workers would have sent batches, as there was a number of workers
 
 
 class _Worker:
@@ -100,7 +102,7 @@ class _Worker:
                 with _native.Work(self.lane.native, made * task.num_workers + task.worker):
                     batch = next(batches)
                     if batches.may_change:  # before the loop gets it
-                        batch = separate(batch)
+                        batch = separate(batch) if task.sends else snapshot(batch)
             except StopIteration:
                 self.batches.put(_End(state=batches.state()))
                 return
@@ -201,6 +203,7 @@ class StreamEpoch(Epoch):
                         spec.cursor.key,
                         again,
                         every,
+                        spec.draws_at_once,
                     ),
                     ahead,
                     streams.get(worker, BEGUN),

@@ -15,7 +15,16 @@ from contextlib import suppress
 from types import MemberDescriptorType
 from typing import Any
 
-__all__ = ["attributes", "has_own_rules", "is_container", "is_kept_whole", "rebuilt", "rebuilt_tuple", "reduced"]
+__all__ = [
+    "attributes",
+    "has_own_rules",
+    "is_container",
+    "is_kept_whole",
+    "rebuilt",
+    "rebuilt_tuple",
+    "reduced",
+    "set_attribute",
+]
 
 _BARE = (dict, list, set, bytearray)  # have no attributes
 _BUILT_IN = (OrderedDict, defaultdict, *_BARE, deque)
@@ -26,7 +35,8 @@ _RULES = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__new__", 
 _STATE = ("__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 
 # Libraries whose classes keep all that they hold, whatever they keep it in.
-_KEPT_WHOLE = {"builtins", "datetime", "decimal", "fractions", "numpy", "pandas", "pathlib", "torch", "uuid"}
+_KEPT_WHOLE = {"builtins", "datetime", "decimal", "fractions", "numpy", "pandas", "pathlib", "pyarrow", "torch"}
+_KEPT_WHOLE |= {"uuid"}
 
 # What pickle calls of a class to read or to fill an object of it.
 _CALLED: dict[Any, tuple[str, ...]] = {
@@ -97,7 +107,7 @@ def rebuilt(
         if _dict_of(value) is value:
             object.__setattr__(copied, "__dict__", copied)
         for name, item in attributes(value):
-            _set_attribute(copied, name, each(item) if own is None else own(name, item))
+            set_attribute(copied, name, each(item) if own is None else own(name, item))
     return copied
 
 
@@ -116,7 +126,7 @@ def rebuilt_tuple(
     except TypeError:  # of a class that is written in C
         return kind(copied for copied, _ in items)
     for name, copied, _ in held:
-        _set_attribute(other, name, copied)
+        set_attribute(other, name, copied)
     return other
 
 
@@ -169,8 +179,8 @@ def is_kept_whole(kind: type) -> bool:
 def _find_rules(kind: type) -> bool:
     if is_kept_whole(kind) or issubclass(kind, enum.Enum) or _base_of(kind) is not None:
         return False
-    if kind.__bases__ == (tuple,) and getattr(kind, "__getnewargs__").__module__ == "collections":  # noqa: B009
-        return False  # a named tuple
+    if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):  # a named tuple
+        return any(getattr(kind, name) is not getattr(tuple, name) for name in ("__reduce__", "__reduce_ex__"))
     rules = (*_RULES, *_STATE)
     return kind in copyreg.dispatch_table or any(
         getattr(kind, name, None) is not getattr(object, name, None) for name in rules
@@ -291,10 +301,11 @@ def _fill(copied: Any, state: tuple[Any, Any, int | None, bool, list[tuple[Any, 
     if is_its_dict:
         object.__setattr__(copied, "__dict__", copied)
     for name, item in held:
-        _set_attribute(copied, name, item)
+        set_attribute(copied, name, item)
 
 
-def _set_attribute(value: Any, name: Any, item: Any) -> None:
+def set_attribute(value: Any, name: Any, item: Any) -> None:
+    """Set what :func:`attributes` yields, without a method of the user's class."""
     if isinstance(name, str):
         object.__getattribute__(value, "__dict__")[name] = item
     else:

@@ -12,30 +12,35 @@ from foreload.nested.containers import attributes, is_kept_whole
 
 __all__ = ["is_like"]
 
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, np.generic)
+_ATOMS = {type(None), bool, int, float, complex, str, bytes}
+
+# Whether pixels lie in memory of something else, as of the array that an image was made of.
+_OF_NO_MATTER = {("PIL.Image", "_readonly"), ("PIL.Image", "readonly")}
 
 
 def is_like(value: Any, other: Any) -> bool:
     """Whether an object has all that another one has: its class, items and attributes, and what occurs twice.
 
-    Numbers and the contents of tensors and arrays are not compared, nor is what classes written in C hide, nor are
-    the members of sets.
+    What classes written in C hide is not compared, nor are the members of sets.
 
     >>> from collections import Counter
     >>> value, other = Counter("a"), Counter("b")
-    >>> is_like(value, Counter("a")), is_like([value, value], [value, Counter("a")])
-    (True, False)
+    >>> is_like(value, Counter("a")), is_like(value, other), is_like([value, value], [value, Counter("a")])
+    (True, False, False)
     >>> value.documents = 1
     >>> is_like(value, Counter("a"))
     False
     """
     partners: dict[int, tuple[Any, Any]] = {}  # with the originals: no other object must get the identity of one
+    taken: dict[int, Any] = {}
     waiting = [(value, other)]
     while waiting:
         first, second = waiting.pop()
         if type(first) is not type(second):
             return False
-        if isinstance(first, _ATOMS):
+        if type(first) in _ATOMS:
+            if first != second and first == first:  # but a NaN
+                return False
             continue
         if (known := partners.get(id(first))) is not None:
             # (Of two tuples that hold the same, one may be left.)
@@ -43,19 +48,24 @@ def is_like(value: Any, other: Any) -> bool:
                 return False
             continue
         partners[id(first)] = second, first
+        if first is second:
+            continue
         of_first, of_second = _form(first), _form(second)
-        if of_first != of_second:
+        if of_first != of_second or not _has_contents_of(first, second):
             return False
         ours, theirs = _parts(first), _parts(second)
         if len(ours) != len(theirs):
             return False
         waiting += zip(ours, theirs, strict=True)
-        if is_kept_whole(type(first)):
-            continue
-        own, others = dict(attributes(first)), dict(attributes(second))
+        own, others = ({}, {}) if is_kept_whole(type(first)) else map(dict, map(attributes, (first, second)))
         if own.keys() != others.keys():
             return False
-        waiting += [(own[name], others[name]) for name in own]
+        is_seen = (own or ours) and not isinstance(first, tuple)
+        if is_seen and taken.setdefault(id(second), first) is not first:
+            return False  # two have become one
+        waiting += [
+            (own[name], others[name]) for name in own if (type(first).__module__, name) not in _OF_NO_MATTER
+        ]
     return True
 
 
@@ -82,3 +92,25 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, np.ndarray) and value.dtype == object:
         return list(value.flat)
     return []
+
+
+def _has_contents_of(value: Any, other: Any) -> bool:
+    """Whether two tensors, arrays or numbers of NumPy's, of one form, have the same in them."""
+    if isinstance(value, torch.Tensor):
+        if (
+            value.layout is not torch.strided
+            or value.is_nested
+            or value.is_quantized
+            or value.device.type == "meta"
+        ):
+            return True
+        with torch.no_grad():
+            return torch.equal(value, other) or bool(
+                ((value == other) | ((value != value) & (other != other))).all()
+            )
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.hasobject:
+            return True
+        is_same = np.asarray(value == other)
+        return bool(is_same.all() or (is_same | (np.asarray(value != value) & np.asarray(other != other))).all())
+    return True

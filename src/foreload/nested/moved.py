@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.nested.containers import is_container, rebuilt, rebuilt_tuple
+from foreload.nested.containers import attributes, is_container, rebuilt, rebuilt_tuple, set_attribute
 from foreload.nested.tensors import tensors
 
 __all__ = ["move"]
@@ -98,6 +98,9 @@ def _moved_other(value: Any, copy_one: Callable[[Any], Any], done: dict[int, Any
     return _with_other_fields(value, each) if _has_fields(value) else value
 
 
+_Pairs = list[tuple[Any, Any]]
+
+
 def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
     """Return a mapping or list whose class says how it is copied, with its items moved; itself if no tensor is."""
     before = _pairs_of(value)
@@ -111,10 +114,10 @@ def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
                 return made
         return dict(after)
     # The end of a copy may close what the original holds.
-    for put in () if hasattr(type(value), "__del__") else (_put_deeply, _put):
+    for make in () if hasattr(type(value), "__del__") else (_with_items_set, _with_parts_moved):
         with suppress(Exception):  # as above
-            other = put(value, before, after)
-            if _holds(other, after):
+            other = make(value, before, after, each)
+            if other is not value and _holds(other, after):
                 return other
     raise TypeError(
         f"a {type(value).__name__} in a batch does not take other tensors in the place of its own, so they cannot "
@@ -122,33 +125,37 @@ def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
     )
 
 
-def _pairs_of(value: Any) -> list[tuple[Any, Any]]:
+def _pairs_of(value: Any) -> _Pairs:
     return list(value.items() if isinstance(value, Mapping) else enumerate(value))
 
 
-def _put_deeply(value: Any, before: list[tuple[Any, Any]], after: list[tuple[Any, Any]]) -> Any:
-    """Return a copy that shares nothing but its names and items: what a class keeps them in is copied too."""
-    memo = {id(name): name for name, _ in before}
-    memo |= {id(item): moved for (_, item), (_, moved) in zip(before, after, strict=True)}
-    other = copy.deepcopy(value, memo)
-    if not _holds(other, after):  # it makes its items when they are asked for
+def _with_items_set(value: Any, before: _Pairs, after: _Pairs, _: Callable[[Any], Any]) -> Any:
+    """Do as torch does, on a copy with containers of its own; what the original lost by that, it gets again."""
+    other = _copied(value, lambda part: rebuilt(part, lambda item: item, lambda copied: None))
+    try:
         for name, moved in after:
             other[name] = moved
+    finally:
+        for (name, item), (_, moved) in zip(before, after, strict=True):
+            if moved is not item and value[name] is moved:
+                value[name] = item
     return other
 
 
-def _put(value: Any, before: list[tuple[Any, Any]], after: list[tuple[Any, Any]]) -> Any:
-    """Do as torch does; if the copy keeps its items where the original does, that gets its own again."""
+def _with_parts_moved(value: Any, before: _Pairs, after: _Pairs, each: Callable[[Any], Any]) -> Any:
+    """Return a copy of which the containers are moved in which the class keeps its items."""
+    return _copied(value, each)
+
+
+def _copied(value: Any, of_part: Callable[[Any], Any]) -> Any:
     other = copy.copy(value)
-    for name, moved in after:
-        other[name] = moved
-    for (name, item), (_, moved) in zip(before, after, strict=True):
-        if moved is not item and value[name] is moved:
-            value[name] = item
+    for name, part in attributes(other) if other is not value else ():
+        if is_container(part):
+            set_attribute(other, name, of_part(part))
     return other
 
 
-def _holds(value: Any, items: list[tuple[Any, Any]]) -> bool:
+def _holds(value: Any, items: _Pairs) -> bool:
     there = _pairs_of(value)
     return [name for name, _ in there] == [name for name, _ in items] and all(
         _is_like(now, item) for (_, now), (_, item) in zip(there, items, strict=True)

@@ -17,7 +17,7 @@ from foreload.nested.tensors import bytes_of, tensors
 
 Array = np.ndarray[Any, Any]
 
-__all__ = ["ExactPickler", "SamplePickler", "TorchPickler"]
+__all__ = ["ExactPickler", "SamplePickler", "TorchPickler", "WholePickler"]
 
 # A tensor that is spread over more memory than this, relative to its own, is sent without the gaps.
 _MAX_GAPS = 8
@@ -234,10 +234,13 @@ class TorchPickler(SamplePickler):
             if copyreg.dispatch_table.get(kind) is not reduce
             and not str(getattr(reduce, "__module__", "")).startswith(("torch.", "multiprocessing."))
         }
+        self._registered = own
         if own:
             self.dispatch_table = {**copyreg.dispatch_table, **own}
 
     def reducer_override(self, value: Any) -> Any:
+        if type(value) in self._registered:
+            return NotImplemented
         if type(value) is np.ndarray and not value.dtype.hasobject:
             flags = value.flags
             is_native = value.dtype.isnative or value.dtype.fields is not None
@@ -252,30 +255,47 @@ def _itself(array: Array) -> Array:
     return array
 
 
-class ExactPickler(SamplePickler):
+class WholePickler(SamplePickler):
+    """Sends containers with what their classes leave out where they are pickled."""
+
+    _is_exact = True
+
+
+class ExactPickler(WholePickler):
     """Refuses what would come back as another object than it was, for nobody asked for it to be sent.
 
     Attributes:
-        has_own_rules: whether there are objects whose classes say how they are pickled.
+        ruled: the objects whose classes say how they are pickled, and may leave something out.
     """
-
-    _is_exact = True
-    has_own_rules = False
 
     def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(sample, *arguments, **options)
-        self._kinds: set[type] = {torch.Tensor, np.ndarray, type}  # that were looked at
+        self.ruled: list[Any] = []
+        self._plain: set[type] = {np.ndarray}  # classes of which nothing is left out
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
-        if kind not in self._kinds:
-            self._look_at(kind)
+        if kind not in self._plain and not isinstance(value, type):
+            if (what := _lost(value)) is not None:
+                raise pickle.PicklingError(what)
+            if has_own_rules(kind):
+                self.ruled.append(value)
+            elif not issubclass(kind, (torch.Tensor, np.ndarray, BaseException)):
+                self._plain.add(kind)
         return super().reducer_override(value)
 
-    def _look_at(self, kind: type) -> None:
-        if kind is object:
-            raise pickle.PicklingError("an object() is known by its identity, which no copy has")
-        if kind is weakref.finalize or hasattr(kind, "__del__"):
-            raise pickle.PicklingError(f"the end of a {kind.__name__} would come twice")
-        self.has_own_rules |= has_own_rules(kind)
-        self._kinds.add(kind)
+
+def _lost(value: Any) -> str | None:
+    """Say what no copy of an object has; None if nothing is known of it."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return "the gradient of a tensor is not sent" if value.is_leaf and value.grad is not None else None
+    if isinstance(value, BaseException):
+        parts = (value.__traceback__, value.__cause__, value.__context__)
+        return None if parts == (None, None, None) else "the traceback of an exception is not sent"
+    if isinstance(value, np.ma.MaskedArray):
+        return "the hard mask of an array is not sent" if value.hardmask else None
+    if kind is object:
+        return "an object() is known by its identity, which no copy has"
+    ends = kind is weakref.finalize or (hasattr(kind, "__del__") and kind not in (io.BytesIO, io.StringIO))
+    return f"the end of a {kind.__name__} would come twice" if ends else None

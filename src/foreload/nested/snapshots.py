@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from foreload.nested.constants import is_constant
+from foreload.nested.containers import is_container, rebuilt, rebuilt_tuple
 
 __all__ = ["snapshot"]
 
@@ -18,17 +19,17 @@ _UNCHANGING = frozenset({type(None), bool, float, bytes, *_SIMPLE})
 
 
 def snapshot(value: Any, *, strict: bool = False) -> Any:
-    """Return a copy that does not change with the original: of lists, dicts, tuples, sets, tensors and the like.
+    """Return a copy that does not change with the original: with its containers, tensors and arrays.
 
-    Objects of other classes, also of classes derived from these, keys and the members of sets are the same in
-    both. Tensors keep their strides; what occurs twice is copied once.
+    Objects of other classes, keys and the members of sets are the same in both. Tensors keep their strides; what
+    occurs twice is copied once.
 
     Args:
         value: what to copy.
-        strict: leave nothing uncopied that may change.
+        strict: copy objects of built-in classes, tensors and arrays only, and leave nothing that may change.
 
     Raises:
-        TypeError: ``strict``, and there is such an object.
+        TypeError: ``strict``, and there is another object.
 
     >>> scratch = [torch.zeros(1), [7]]
     >>> copied = snapshot(scratch)
@@ -99,9 +100,20 @@ def _copied_other(value: Any, done: _Copies) -> Any:
         return value if is_same else tuple.__new__(kind, parts)
     if kind is np.void and not value.dtype.hasobject:
         return value.copy()
-    if done.strict and not is_constant(value):
+    if done.strict:
+        if is_constant(value):
+            return value
         raise TypeError(f"a {kind.__name__} is copied by its own rules")
-    return value
+
+    def each(item: Any) -> Any:
+        return _copied(item, done)
+
+    def begun(copied: Any) -> None:
+        done[id(value)] = copied, value
+
+    if is_container(value):
+        return rebuilt(value, each, begun)
+    return rebuilt_tuple(value, each) if issubclass(kind, tuple) and kind.__module__ != "torch" else value
 
 
 def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:

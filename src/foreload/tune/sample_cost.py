@@ -72,13 +72,13 @@ def sample_cost(
             kept.append(sample)
         before, taken = taken, time.perf_counter() - started
         slowest = max(slowest, taken - before)
-    if work.collate is not None and gives_its_own(*kept):
-        reasons.append(GIVES_ITS_OWN)
     cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
     most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))
     made, collating = _collating(collate, kept[:most], one, work.batch_size or 1)
     watch.look()
+    if gives_its_own(batch, made):
+        reasons.append(GIVES_ITS_OWN)
     sent = None if work.collate is None or "threads" in work.kinds else _sending(batch, made, len(kept[:most]))
     return cost + collating[0], busy + collating[1], sent
 

@@ -143,6 +143,7 @@ class WorkerState:
         self._lane = lane
         self._failure: PickledError | None = None  # the answer to every job
         self._batches: Any = None  # makes a batch of indices, or the next batch of a stream
+        self._unsent: str | None = None  # why a batch was not
         self._source: StreamBatches | StatefulSamples | None = None  # has a state
         self._snapshots = 0
         self._positions = Positions()  # of files that the loop has open too
@@ -156,7 +157,9 @@ class WorkerState:
         self._slots = slots
 
     def _flatten(self, batch: Any) -> list[memoryview]:
-        return flatten_exactly(batch) if self._task.is_chosen else flatten(batch, TorchPickler)
+        if self._task.held is not None:  # the calling thread takes over what cannot be sent as it is
+            return flatten_exactly(batch)
+        return flatten(batch) if self._task.is_chosen else flatten(batch, TorchPickler)
 
     def _pickled(self, error: Exception) -> PickledError:
         return pickle_error(error, self._worker, self._dumps)
@@ -243,7 +246,7 @@ class WorkerState:
         elif moved is not None:
             result.unfit = READS_ON.format(moved)
         elif result.error is not None:
-            result.unfit = result.error[1]  # whose traceback, and all that it refers to, are of this process
+            result.unfit = self._unsent or result.error[1]  # whose traceback refers to objects of this process
 
     def _load(self, result: Result, indices: Any) -> None:
         try:
@@ -264,6 +267,8 @@ class WorkerState:
             result.state = self._state()
         except Exception as error:
             result.error = self._pickled(error)
+            if isinstance(error, pickle.PicklingError):
+                self._unsent = f"a batch cannot be sent as it is: {error}"
             with suppress(Exception):  # the error may be that of the state
                 result.state = self._state()
         except BaseException as error:  # of sys.exit() or the like
