@@ -110,14 +110,14 @@ def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
         with suppress(Exception):  # whatever a user's class raises
             made: Any = type(value)(dict(after))  # type: ignore[call-arg]
-            if _holds(made, after):
+            if _holds(made, before, after):
                 return made
         return dict(after)
     # The end of a copy may close what the original holds.
     for make in () if hasattr(type(value), "__del__") else (_with_items_set, _with_parts_moved):
         with suppress(Exception):  # as above
             other = make(value, before, after, each)
-            if other is not value and _holds(other, after):
+            if other is not value and _holds(other, before, after):
                 return other
     raise TypeError(
         f"a {type(value).__name__} in a batch does not take other tensors in the place of its own, so they cannot "
@@ -155,18 +155,19 @@ def _copied(value: Any, of_part: Callable[[Any], Any]) -> Any:
     return other
 
 
-def _holds(value: Any, items: _Pairs) -> bool:
+def _holds(value: Any, before: _Pairs, after: _Pairs) -> bool:
     there = _pairs_of(value)
-    return [name for name, _ in there] == [name for name, _ in items] and all(
-        _is_like(now, item) for (_, now), (_, item) in zip(there, items, strict=True)
+    return [name for name, _ in there] == [name for name, _ in after] and all(
+        now is moved or (now is not item and _is_like(now, moved))
+        for (_, now), (_, item), (_, moved) in zip(there, before, after, strict=True)
     )
 
 
-def _is_like(now: Any, item: Any) -> bool:
-    """Whether an item is in its place, or a mapping makes one like it whenever it is asked for it."""
-    if isinstance(now, torch.Tensor) and isinstance(item, torch.Tensor):
-        return now is item or (now.device, now.dtype, now.shape) == (item.device, item.dtype, item.shape)
-    return now is item or (type(now) in (int, float, str, bool, bytes) and bool(now == item))
+def _is_like(now: Any, moved: Any) -> bool:
+    """Whether a mapping makes an item like a moved one whenever it is asked for it."""
+    if isinstance(now, torch.Tensor) and isinstance(moved, torch.Tensor):
+        return (now.device, now.dtype, now.shape) == (moved.device, moved.dtype, moved.shape)
+    return type(now) in (int, float, str, bool, bytes) and bool(now == moved)
 
 
 def _has_fields(value: Any) -> bool:
