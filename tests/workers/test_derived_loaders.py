@@ -179,7 +179,7 @@ def test_workers_are_chosen_without_another_object_of_the_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_cursor", "_open", "_turn", "_crew", "_begun", "_moving", "_planner", "_is_pure", "skip"]
+    "name", ["_cursor", "_open", "_turn", "_crew", "_begun", "_moving", "_planner", "_is_pure"]
 )
 @pytest.mark.parametrize("options", SETTINGS, ids=str)
 def test_a_derived_class_may_use_any_private_name(name: str, options: dict[str, Any]) -> None:

@@ -47,6 +47,10 @@ _MAY_BE_READ = ("seed", "cache", "transform", "device", "device_transform", "mem
 _NAMES = tuple(field.name for field in fields(OwnOptions))
 
 
+# The classes of foreload's that were met: each epoch asks many times.
+_plain: set[type] = set()
+
+
 def is_own(kind: type) -> bool:
     """Whether a class is foreload's, not derived from one of those by somebody else."""
     return kind.__module__.startswith("foreload.")
@@ -129,18 +133,12 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     max_restarts: int
     snapshot_every_n_steps: int
 
-    _fl_is_plain = True  # whether the class is foreload's
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Note whose class it is, which each epoch asks many times."""
-        super().__init_subclass__(**options)
-        cls._fl_is_plain = is_own(cls)
-
     @property
     def _foreload(self) -> OwnOptions:
         # One name that no other library has, also for where the options are kept. A plain loader's are its
         # attributes, which may be set later; they are not copied, as each epoch reads many.
-        if self._fl_is_plain:
+        if type(self) in _plain or is_own(type(self)):
+            _plain.add(type(self))
             return self  # type: ignore[return-value]
         options: Any = vars(self).get("_foreload")
         if options is None:  # a wrapper that calls no constructor has a __getattr__ of its own

@@ -193,11 +193,7 @@ class StatefulSource(EpochSource[T_co]):
     @skip.setter
     def skip(self, skip: Skip | Sequence[Skip] | None) -> None:
         is_own_class = is_own(type(self))
-        # Else it is a derived class's own: before the constructor, or nothing that could be left out.
-        could_be = skip is None or all(
-            isinstance(each, Skip) for each in (skip if isinstance(skip, (list, tuple)) else [skip])
-        )
-        if is_own_class or ("_fl_skip" in vars(self) and could_be):
+        if is_own_class or "_fl_skip" in vars(self):  # else it is a derived class's own, before the constructor
             self._fl_skip = check_skip(skip, self.dataset)
             self._fl_drop_begun()
         self.__dict__["skip"] = self._fl_skip if is_own_class else skip
