@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 import warnings
 import weakref
 from collections import Counter, deque
@@ -161,3 +162,26 @@ class Stream(IterableDataset[Any]):
 
 def test_objects_of_a_stream_that_is_read_ahead_are_those_that_it_yields() -> None:
     assert [batch.cache for batch in fl.DataLoader(Stream(), batch_size=None)] == [2] * 9
+
+
+class Box:
+    def __init__(self) -> None:
+        self.x = torch.zeros(1)
+
+
+class FilledAgain(IterableDataset[Any]):
+    thread_safe = True
+
+    def __iter__(self) -> Iterator[Any]:
+        box = Box()
+        for number in range(12):
+            box.x[0] = number
+            yield box
+
+
+def test_a_stream_that_is_read_ahead_may_fill_one_object_again() -> None:
+    seen = []
+    for box in fl.DataLoader(FilledAgain(), batch_size=None):
+        time.sleep(0.01)  # while which it is read ahead
+        seen.append(int(box.x))
+    assert seen == list(range(12))

@@ -10,8 +10,10 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cachetools
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,7 @@ from PIL import Image
 
 import foreload as fl
 from foreload.cache.serialize import flatten_exactly, restore
+from foreload.nested import is_like, move
 from foreload.tune import choose as tune_choose
 from foreload.tune.choice import Choice
 from foreload.workers import selection
@@ -207,3 +210,61 @@ def test_moving_copies_only_what_a_mapping_keeps_its_items_in(tmp_path: Path) ->
     del other
     gc.collect()
     assert Path(file.path).exists()
+
+
+class Behind(Scaled):
+    """Keeps its items two levels deep, and something else of its own."""
+
+    def __init__(self) -> None:
+        self.store = {"in": {"x": torch.ones(2)}}
+        self.order = SimpleNamespace(names=["x"])
+
+    @property
+    def kept(self) -> Any:  # type: ignore[override]
+        return self.store["in"]
+
+
+def test_moving_writes_nothing_into_what_a_mapping_keeps() -> None:
+    value = Behind()
+    held = value["x"]
+    other = move(value, lambda tensor: tensor.to("meta"))
+    assert other["x"].device.type == "meta"
+    assert value["x"] is held
+    assert (value.order.names, other.order.names) == (["x"], ["x"])
+
+
+@pytest.mark.parametrize("policy", ["LRUCache", "LFUCache", "FIFOCache", "RRCache"])
+def test_moving_a_cache_leaves_it_as_it_was(policy: str) -> None:
+    cache = getattr(cachetools, policy)(maxsize=3)
+    cache["x"] = held = torch.ones(2)
+    other = move(cache, lambda tensor: tensor.to("meta"))
+    assert (type(other), other["x"].device.type) == (type(cache), "meta")
+    assert cache["x"] is held
+
+
+class Passes:
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.004)
+        return {"x": torch.full((2,), float(index)), "meta": {"name": str(index)}}
+
+
+@pytest.mark.parametrize("collate", [list, first, lambda samples: [sample["meta"] for sample in samples]])
+def test_samples_that_are_passed_on_are_none_that_the_dataset_holds(collate: Callable[[Any], Any]) -> None:
+    dataset: Any = Passes()
+    loader = fl.DataLoader(dataset, 4, collate_fn=collate)
+    loader.choose_workers()
+    assert "goes on to hold" not in loader.stats()["workers"]["why"]
+
+
+def test_a_nan_that_becomes_a_number_is_seen() -> None:
+    assert not is_like(Told(x=float("nan")), Told(x=0.0))
+    assert is_like(Told(x=float("nan")), Told(x=float("nan")))
+    assert not is_like(Told(x={1}), Told(x={2}))
+    assert not is_like(Told(x=bytearray(b"a")), Told(x=bytearray(b"b")))
+
+
+class Told(SimpleNamespace):
+    """Has attributes that are looked at."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import UserList
 from collections.abc import Iterator
@@ -71,3 +72,35 @@ def test_indices_of_any_class_are_those_that_the_sampler_yields(options: dict[st
     rows: Any = torch.arange(400).view(20, 20)
     loader = fl.DataLoader(rows, batch_sampler=Batches(), **options)
     assert [batch.tolist() for batch in loader] == [rows[[number, number]].tolist() for number in range(10)]
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    number: int
+    visits: int = 0
+
+
+NODES = [Node(number) for number in range(10)]
+PLACES = {node: node.number for node in NODES}
+
+
+class Graph:
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, node: Node) -> int:
+        node.visits += 1
+        return PLACES[node]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{"sampler": NODES}, {"batch_sampler": [[node] for node in NODES]}], ids=["one", "each"]
+)
+def test_indices_known_by_their_identity_are_the_samplers(options: dict[str, Any], given: dict[str, Any]) -> None:
+    for node in NODES:
+        node.visits = 0
+    graph: Any = Graph()
+    loader = fl.DataLoader(graph, **given, **options)
+    assert [batch.tolist() for batch in loader] == [[number] for number in range(10)]
+    assert {node.visits for node in NODES} == {1}

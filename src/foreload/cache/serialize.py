@@ -16,7 +16,7 @@ from foreload.errors import warn_user
 from foreload.nested import is_like, snapshot
 from foreload.nested.picklers import ExactPickler, SamplePickler, TorchPickler, WholePickler
 
-__all__ = ["deserialize", "flatten", "flatten_exactly", "restore", "separate", "serialize"]
+__all__ = ["copied_exactly", "deserialize", "flatten", "flatten_exactly", "restore", "separate", "serialize"]
 
 P = TypeVar("P", bound=SamplePickler)
 
@@ -83,6 +83,21 @@ def flatten_exactly(sample: Any) -> list[memoryview]:
         if not is_like(pickler.ruled, again):
             raise pickle.PicklingError(f"pickling leaves out something of a {_names(pickler.ruled)}")
     return parts
+
+
+def copied_exactly(batch: Any) -> Any:
+    """Return a copy of a batch, in case that whoever made it fills it again; itself if something would be lost.
+
+    >>> scratch = [torch.zeros(2)]
+    >>> copied = copied_exactly(scratch)
+    >>> scratch[0] += 1; copied
+    [tensor([0., 0.])]
+    """
+    with suppress(TypeError, RecursionError):
+        return snapshot(batch, strict=True)
+    with suppress(Exception):  # whatever a user's class raises
+        return restore([bytearray(part) for part in flatten_exactly(batch)])
+    return batch
 
 
 def _names(values: list[Any]) -> str:

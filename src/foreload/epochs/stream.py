@@ -20,10 +20,9 @@ from foreload.batch.generators.threads import seed_own_generators, with_own_gene
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import BEGUN, Progress, is_due
-from foreload.cache.serialize import separate
+from foreload.cache.serialize import copied_exactly, separate
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.progress import warn_of_length
-from foreload.nested import snapshot
 from foreload.record.spans import Lane, Spans
 from foreload.threads import SIGNAL_SECONDS, join
 from foreload.workers.worker_info import WorkerIdentity
@@ -102,7 +101,7 @@ class _Worker:
                 with _native.Work(self.lane.native, made * task.num_workers + task.worker):
                     batch = next(batches)
                     if batches.may_change:  # before the loop gets it
-                        batch = separate(batch) if task.sends else snapshot(batch)
+                        batch = separate(batch) if task.sends else copied_exactly(batch)
             except StopIteration:
                 self.batches.put(_End(state=batches.state()))
                 return

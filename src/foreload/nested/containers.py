@@ -15,6 +15,8 @@ from contextlib import suppress
 from types import MemberDescriptorType
 from typing import Any
 
+import torch
+
 __all__ = [
     "attributes",
     "has_own_rules",
@@ -179,11 +181,12 @@ def is_kept_whole(kind: type) -> bool:
 def _find_rules(kind: type) -> bool:
     if is_kept_whole(kind) or issubclass(kind, enum.Enum) or _base_of(kind) is not None:
         return False
-    if kind.__bases__ == (tuple,) and hasattr(kind, "_fields"):  # a named tuple
-        return any(getattr(kind, name) is not getattr(tuple, name) for name in ("__reduce__", "__reduce_ex__"))
-    rules = (*_RULES, *_STATE)
+    if kind.__bases__ == (tuple,) and hasattr(kind, "_fields") and kind.__dictoffset__ == 0:  # a named tuple
+        rules = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+        return any(getattr(kind, name, None) is not getattr(tuple, name, None) for name in rules)
+    base = next(each for each in (torch.Tensor, object) if issubclass(kind, each))
     return kind in copyreg.dispatch_table or any(
-        getattr(kind, name, None) is not getattr(object, name, None) for name in rules
+        getattr(kind, name, None) is not getattr(base, name, None) for name in (*_RULES, *_STATE)
     )
 
 

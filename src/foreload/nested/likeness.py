@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload.nested.constants import is_constant
 from foreload.nested.containers import attributes, is_kept_whole
+from foreload.nested.tensors import bytes_of
 
 __all__ = ["is_like"]
 
@@ -39,7 +41,7 @@ def is_like(value: Any, other: Any) -> bool:
         if type(first) is not type(second):
             return False
         if type(first) in _ATOMS:
-            if first != second and first == first:  # but a NaN
+            if first != second and (first == first or second == second):  # but two NaNs
                 return False
             continue
         if (known := partners.get(id(first))) is not None:
@@ -95,22 +97,19 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _has_contents_of(value: Any, other: Any) -> bool:
-    """Whether two tensors, arrays or numbers of NumPy's, of one form, have the same in them."""
-    if isinstance(value, torch.Tensor):
-        if (
-            value.layout is not torch.strided
-            or value.is_nested
-            or value.is_quantized
-            or value.device.type == "meta"
-        ):
-            return True
-        with torch.no_grad():
-            return torch.equal(value, other) or bool(
-                ((value == other) | ((value != value) & (other != other))).all()
-            )
-    if isinstance(value, (np.ndarray, np.generic)):
-        if value.dtype.hasobject:
-            return True
-        is_same = np.asarray(value == other)
-        return bool(is_same.all() or (is_same | (np.asarray(value != value) & np.asarray(other != other))).all())
-    return True
+    """Whether two objects of one form have the same in them, as far as that can be told."""
+    try:
+        if isinstance(value, torch.Tensor):
+            plain = value.layout is torch.strided and not (value.is_nested or value.is_quantized)
+            return not plain or value.device.type == "meta" or np.array_equal(_bytes(value), _bytes(other))
+        if isinstance(value, (np.ndarray, np.generic)):
+            return value.dtype.hasobject or value.tobytes() == other.tobytes()
+        if isinstance(value, (set, frozenset)):
+            return not set(map(type, value)) <= _ATOMS or bool(value == other)
+        return not (isinstance(value, bytearray) or is_constant(value)) or bool(value == other)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):  # of odd dtypes, or of a user's class
+        return True
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return bytes_of(tensor.detach().contiguous())

@@ -114,7 +114,7 @@ def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
                 return made
         return dict(after)
     # The end of a copy may close what the original holds.
-    for make in () if hasattr(type(value), "__del__") else (_with_items_set, _with_parts_moved):
+    for make in () if hasattr(type(value), "__del__") else (_copied_deeply, _with_parts_moved):
         with suppress(Exception):  # as above
             other = make(value, before, after, each)
             if other is not value and _holds(other, before, after):
@@ -129,13 +129,18 @@ def _pairs_of(value: Any) -> _Pairs:
     return list(value.items() if isinstance(value, Mapping) else enumerate(value))
 
 
-def _with_items_set(value: Any, before: _Pairs, after: _Pairs, _: Callable[[Any], Any]) -> Any:
-    """Do as torch does, on a copy with containers of its own; what the original lost by that, it gets again."""
-    other = _copied(value, lambda part: rebuilt(part, lambda item: item, lambda copied: None))
-    try:
+def _copied_deeply(value: Any, before: _Pairs, after: _Pairs, _: Callable[[Any], Any]) -> Any:
+    """Return a copy that shares nothing but its names and items, and what is not to end twice."""
+    memo = {id(name): name for name, _ in before}
+    memo |= {id(part): part for _, part in attributes(value) if hasattr(type(part), "__del__")}
+    memo |= {id(item): moved for (_, item), (_, moved) in zip(before, after, strict=True)}
+    other = copy.deepcopy(value, memo)
+    if other is value or _holds(other, before, after):
+        return other
+    try:  # it makes its items when they are asked for
         for name, moved in after:
             other[name] = moved
-    finally:
+    finally:  # should both keep them in one place
         for (name, item), (_, moved) in zip(before, after, strict=True):
             if moved is not item and value[name] is moved:
                 value[name] = item
@@ -144,14 +149,10 @@ def _with_items_set(value: Any, before: _Pairs, after: _Pairs, _: Callable[[Any]
 
 def _with_parts_moved(value: Any, before: _Pairs, after: _Pairs, each: Callable[[Any], Any]) -> Any:
     """Return a copy of which the containers are moved in which the class keeps its items."""
-    return _copied(value, each)
-
-
-def _copied(value: Any, of_part: Callable[[Any], Any]) -> Any:
     other = copy.copy(value)
     for name, part in attributes(other) if other is not value else ():
         if is_container(part):
-            set_attribute(other, name, of_part(part))
+            set_attribute(other, name, each(part))
     return other
 
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
+from collections import UserDict, UserList, deque
 from typing import Any
 
 import numpy as np
 import torch
 
 from foreload.nested.constants import is_constant
-from foreload.nested.containers import is_container, rebuilt, rebuilt_tuple
+from foreload.nested.containers import is_container, rebuilt
 
 __all__ = ["snapshot"]
 
 _SIMPLE = frozenset({int, str, np.int64, np.float32, np.float64, np.bool_})
+_REFILLED = (list, dict, set, deque, UserDict, UserList)
 _UNCHANGING = frozenset({type(None), bool, float, bytes, *_SIMPLE})
 
 
 def snapshot(value: Any, *, strict: bool = False) -> Any:
     """Return a copy that does not change with the original: with its containers, tensors and arrays.
 
-    Objects of other classes, keys and the members of sets are the same in both. Tensors keep their strides; what
-    occurs twice is copied once.
+    Objects of other classes, keys, attributes and the members of sets are the same in both. Tensors keep their
+    strides; what occurs twice is copied once.
 
     Args:
         value: what to copy.
@@ -111,9 +112,14 @@ def _copied_other(value: Any, done: _Copies) -> Any:
     def begun(copied: Any) -> None:
         done[id(value)] = copied, value
 
-    if is_container(value):
-        return rebuilt(value, each, begun)
-    return rebuilt_tuple(value, each) if issubclass(kind, tuple) and kind.__module__ != "torch" else value
+    def own(name: Any, item: Any) -> Any:
+        return each(item) if name == "data" and isinstance(value, (UserDict, UserList)) else item
+
+    # (What a sampler may fill again; other objects, and those that are known by their identity, are the same.)
+    is_known_by_identity = getattr(kind, "__hash__", None) is getattr(object, "__hash__", None)
+    if isinstance(value, _REFILLED) and is_container(value) and not is_known_by_identity:
+        return rebuilt(value, each, begun, own)
+    return value
 
 
 def _copied_tensor(tensor: torch.Tensor) -> torch.Tensor:

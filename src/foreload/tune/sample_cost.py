@@ -53,9 +53,10 @@ def sample_cost(
         flatten_exactly(batch)  # raises the error that comes of it if a process sends it
     done = 1
     watch.look()
+    again: Any = None  # of another load of the same sample
     if taken + one <= _SLOW_SECONDS:
-        other, one = _timed(collate, [dataset[0]])
-        if gives_its_own(batch, other):
+        again, one = _timed(collate, [dataset[0]])
+        if gives_its_own(batch, again):
             reasons.append(GIVES_ITS_OWN)
     if taken <= _SLOW_SECONDS:
         taken, loading, done = 0.0, 0.0, 0
@@ -77,7 +78,7 @@ def sample_cost(
     most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))
     made, collating = _collating(collate, kept[:most], one, work.batch_size or 1)
     watch.look()
-    if gives_its_own(batch, made):
+    if gives_its_own(again, made):  # which other samples have too
         reasons.append(GIVES_ITS_OWN)
     sent = None if work.collate is None or "threads" in work.kinds else _sending(batch, made, len(kept[:most]))
     return cost + collating[0], busy + collating[1], sent
