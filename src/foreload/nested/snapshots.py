@@ -93,7 +93,7 @@ def _copied_other(value: Any, done: _Copies) -> Any:
         return deque([_copied(item, done) for item in value], value.maxlen)
     if kind in (set, frozenset):
         for member in value:
-            _copied(member, done)  # notes those that may change
+            _copied(member, done)  # which raises if one may change, and none may
         return value if kind is frozenset else set(value)
     if issubclass(kind, tuple) and hasattr(kind, "_fields") and not getattr(value, "__dict__", None):
         parts = [_copied(item, done) for item in value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ __all__ = ["GIVES_ITS_OWN", "MIN_EPOCH_SECONDS", "sample_cost"]
 
 # Why copies of a dataset might load other samples.
 GIVES_ITS_OWN = "batches have objects that the dataset goes on to hold, which copies of it would not share"
+
+NOT_SENT = "a process could not send batches as they are: {}"
 
 # In epochs shorter than this, no workers are tried: trying would take longer than what is gained.
 MIN_EPOCH_SECONDS = 1.0
@@ -32,11 +35,10 @@ _MOST_COLLATED = 64
 def sample_cost(
     work: Workload, size: int, watch: StateWatch, reasons: list[str]
 ) -> tuple[float, float, tuple[float, float] | None]:
-    """Return the seconds that a sample takes, those of them that it keeps a core busy, or queues for one, and what
-    sending it takes, as :class:`Workload` has it.
+    """Return the seconds that a sample takes, those on a core, or in a queue for one, and those to send it.
 
-    The slowest one is left out: the machine may have paused meanwhile. Of the user's collate function, which may
-    do most of the work, a sample's share of a batch counts.
+    The last are as :class:`Workload` has them. The slowest sample is left out: the machine may have paused
+    meanwhile. Of the user's collate function, which may do most of the work, a sample's share of a batch counts.
 
     Args:
         work: what is loaded.
@@ -50,7 +52,10 @@ def sample_cost(
     taken, loading = time.perf_counter() - started, _busy_seconds() - busy
     batch, one = _timed(collate, [sample])
     if "threads" not in work.kinds:
-        flatten_exactly(batch)  # raises the error that comes of it if a process sends it
+        try:
+            flatten_exactly(batch)  # raises the error that comes of it if a process sends it
+        except pickle.PicklingError as error:
+            reasons.append(NOT_SENT.format(error))
     done = 1
     watch.look()
     again: Any = None  # of another load of the same sample
@@ -80,7 +85,11 @@ def sample_cost(
     watch.look()
     if gives_its_own(again, made):  # which other samples have too
         reasons.append(GIVES_ITS_OWN)
-    sent = None if work.collate is None or "threads" in work.kinds else _sending(batch, made, len(kept[:most]))
+    sent = (
+        None
+        if work.collate is None or "threads" in work.kinds or reasons
+        else _sending(batch, made, len(kept[:most]))
+    )
     return cost + collating[0], busy + collating[1], sent
 
 
