@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import foreload.forks.generator  # noqa: F401 (no other thread is to draw while this process forks)
 from foreload.machine import open_memory, open_process
 from foreload.record.spans import Lane, Spans
 from foreload.record.usage import queued_seconds

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import signal
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from foreload._torch import (
@@ -39,6 +41,26 @@ def set_up_process(worker: int, task: Any) -> None:
     become_worker(worker, task)
 
 
+# A thread that drew from torch's generator in the very moment of the fork holds its lock here for ever.
+_SEED_SECONDS = 10.0
+
+
+@contextmanager
+def _killed_after(seconds: float) -> Iterator[None]:
+    """Let this process be killed, and so be replaced, if the block takes longer."""
+    before = signal.getsignal(signal.SIGALRM)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _pass_over(signal_number: int, frame: Any) -> None:
     """Do nothing about a signal."""
 
@@ -48,7 +70,8 @@ def become_worker(worker: int, task: Any) -> None:
     if task.reuses:
         reuse_freed()
     compute.use_one_thread()
-    seed_worker(task.seed, worker)
+    with _killed_after(_SEED_SECONDS):
+        seed_worker(task.seed, worker)
     if task.held is not None:
         unshare(with_locks=False)
         own_positions(with_output=False)
