@@ -60,6 +60,7 @@ __all__ = [
     "seed_worker",
     "set_process_worker_info",
     "set_worker_signal_handlers",
+    "storage_uses",
     "tensor_over_file",
     "tensor_version",
     "worker_info",
@@ -69,6 +70,8 @@ __all__ = [
 
 # The ``__torch_function__`` of a subclass of Tensor whose operations return plain tensors.
 plain_torch_function = torch._C._disabled_torch_function_impl
+# Counts the tensors over the storage at a place, those included that others are views of, and its Python object.
+storage_uses = torch._C._storage_Use_Count
 # The code of torch's loader that loads a batch of a map-style dataset, and the code that collates one.
 FETCH, COLLATE = fetch._MapDatasetFetcher.fetch.__code__, torch_collate.collate.__code__
 
@@ -109,7 +112,7 @@ def wrapper_kind(dataset: Any) -> type | None:
     return kind if is_own else None
 
 
-_TensorBase: Any = torch._C.TensorBase
+_TensorBase, _randperm = torch._C.TensorBase, torch.randperm
 _num_dispatch_modes, _num_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 
 
@@ -124,9 +127,6 @@ def has_plain_tensors() -> bool:
     return not depth or all(
         type(torch._C._get_function_stack_at(place)) is DeviceContext for place in range(depth)
     )
-
-
-_randperm = torch.randperm
 
 
 def innermost_function_mode() -> Any:

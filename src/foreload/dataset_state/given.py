@@ -1,76 +1,191 @@
-"""The parts of samples that the dataset goes on to hold, so that what a loop writes to them stays."""
+"""The parts of a batch that something else goes on to refer to, so that what a loop writes to them stays."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+import enum
+import gc
+import sys
+from collections.abc import Callable, Sequence
+from itertools import islice
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
+from foreload._torch import storage_uses
+from foreload.dataset_state.walk import walk
 from foreload.nested.constants import is_constant
-from foreload.nested.containers import attributes
 
-__all__ = ["gives_its_own"]
+__all__ = ["HELD", "find_held"]
+
+# Why copies of a dataset might not do.
+HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, enum.Enum)
+
+# The most values of the dataset among which the memory of a tensor is looked for.
+_MOST_VALUES = 2_000
 
 
-def gives_its_own(*loads: Any) -> bool:
-    """Whether two of several loads, all still held, gave one thing that a loop can change or recognise.
+def find_held(
+    batch: list[Any],
+    others: Sequence[Any] = (),
+    owners: Sequence[Any] = (),
+    is_apart: Callable[[int], bool] = lambda _: False,
+) -> str | None:
+    """Return the class of a part of a batch that something else refers to; None: nothing does.
+
+    Told by the counts of references to objects and to the memory of tensors; constants do not count. A tensor
+    over memory that torch has not allocated, as that of an array, is looked for in the arrays of the dataset.
+
+    Args:
+        batch: a list that holds the batch, to which nothing else of the caller's refers.
+        others: what may refer to parts of it.
+        owners: the dataset and what is applied to its samples.
+        is_apart: whether memory at an address is not of the dataset.
 
     >>> records = [{"text": "a"}]
-    >>> gives_its_own(records[0], records[0]), gives_its_own(dict(records[0]), dict(records[0]))
-    (True, False)
-    >>> tensor = torch.zeros(2, 3)
-    >>> gives_its_own(tensor[0], tensor[0]), gives_its_own(tensor[0].clone(), tensor[0].clone())
-    (True, False)
+    >>> find_held([records[0]]), find_held([records[0]], [records]), find_held([dict(records[0])])
+    ('dict', None, None)
+    >>> rows = torch.zeros(2, 3)
+    >>> find_held([rows[0]]), find_held([rows[0].clone()])
+    ('Tensor', None)
     """
-    before: set[tuple[str, int]] = set()
-    seen: list[dict[int, Any]] = []  # held, for what is made when it is asked for may lie where another part was
-    for load in loads:
-        seen.append({})
-        marks = set(_marks(load, seen[-1]))
-        if not before.isdisjoint(marks):
-            return True
-        before |= marks
+    found = _find(batch, others, owners, is_apart)
+    if found is not None:  # perhaps only by what is garbage
+        gc.collect()
+        found = _find(batch, others, owners, is_apart)
+    return found
+
+
+def _find(
+    batch: list[Any], others: Sequence[Any], owners: Sequence[Any], is_apart: Callable[[int], bool]
+) -> str | None:
+    parts = _Parts()
+    parts.walk(batch)
+    judged, storages = list(parts.all), list(parts.storages)
+    for other in others:
+        parts.walk(other)
+    for key in judged:
+        if parts.others(key) > 0:
+            return type(parts.all[key]).__name__
+    addresses = []
+    for place in storages:
+        storage, tensors = parts.storages[place]
+        if storage_uses(place) - 1 > tensors:
+            return "Tensor"
+        if not storage.resizable() and storage.nbytes() and not is_apart(storage.data_ptr()):
+            addresses.append(storage.data_ptr())
+    return "Tensor" if addresses and _is_in_memory_of(owners, addresses) else None
+
+
+class _Parts:
+    """The parts of objects that can be changed or recognised.
+
+    Attributes:
+        all: by identity.
+        references: to each of them, from the others.
+        bases: of those, the tensors that others are views of.
+        storages: the memory of tensors, and how many of them lie in it, by its place in torch.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[int, Any] = {}
+        self.references: dict[int, int] = {}
+        self.bases: set[int] = set()
+        self.storages: dict[int, tuple[torch.UntypedStorage, int]] = {}
+
+    def walk(self, holder: Any) -> None:
+        """Add the parts of what is not itself one."""
+        waiting: list[Any] = [holder]
+        while waiting:
+            value = waiting.pop()
+            for part in _inside(value):
+                if type(part) not in _ATOMS and not _is_settled(part):
+                    self.references[id(part)] = self.references.get(id(part), 0) + 1
+                    self._add(part, waiting)
+            if isinstance(value, torch.Tensor):
+                self._add_tensor(value, waiting)
+
+    def _add(self, part: Any, waiting: list[Any]) -> None:
+        if id(part) not in self.all:
+            self.all[id(part)] = part
+            waiting.append(part)
+
+    def _add_tensor(self, tensor: torch.Tensor, waiting: list[Any]) -> None:
+        for storage in _storages(tensor):
+            self.storages[storage._cdata] = storage, self.storages.get(storage._cdata, (storage, 0))[1] + 1
+        base = tensor._base
+        if base is not None:  # which only torch refers to, unless something else does
+            self.bases.add(id(base))
+            self.references.setdefault(id(base), 0)
+            self._add(base, waiting)
+
+    def others(self, key: int) -> int:
+        """Return the number of references to a part from elsewhere."""
+        return _count(self.all, key) - self.references[key] - (_OF_BASE if key in self.bases else 0)
+
+
+def _count(objects: dict[int, Any], key: int) -> int:
+    return sys.getrefcount(objects[key]) - _OWN
+
+
+# What is counted of an object that only the dictionary refers to; and of a tensor for that others are views of it.
+_OWN = 0
+_OWN = _count({0: object()}, 0)
+_VIEW = torch.zeros(2)[:1]
+_OF_BASE = _count({0: _VIEW._base}, 0)
+
+
+def _inside(value: Any) -> list[Any]:
+    """Return what an object refers to, as often as it does."""
+    inside = gc.get_referents(value)
+    if isinstance(value, np.ndarray):  # which the collector does not know
+        if value.base is not None:
+            inside.append(value.base)
+        elif value.dtype.hasobject:
+            inside.extend(value.reshape(-1) if value.dtype == object else _OBJECTS)
+    return inside
+
+
+# In place of the objects in the fields of an array, of which nothing is known: something that is referred to here.
+_OBJECTS: tuple[Any] = ([],)
+
+
+def _is_settled(value: Any) -> bool:
+    """Whether nobody changes an object, or what it holds, or knows it by its identity."""
+    kind = type(value)
+    if kind in (tuple, frozenset):
+        return all(type(part) in _ATOMS or _is_settled(part) for part in value)
+    if isinstance(value, _NAMED):
+        return is_constant(value)
+    if str(kind.__module__).partition(".")[0] == "pandas" and kind.__name__.endswith("Index"):
+        return True
+    return is_constant(value) and not getattr(value, "__dict__", None)
+
+
+def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    if tensor.device.type != "cpu" or tensor.is_nested:
+        return []
+    if tensor.layout is torch.strided:
+        return [tensor.untyped_storage()]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._values().untyped_storage(), tensor._indices().untyped_storage()]
+    return []
+
+
+def _is_in_memory_of(owners: Sequence[Any], addresses: list[int]) -> bool:
+    for owner in owners:
+        for _, value in islice(walk(owner, None, _MOST_VALUES), _MOST_VALUES):
+            if isinstance(value, np.ndarray):
+                begin, end = np.lib.array_utils.byte_bounds(value)
+            elif isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.is_sparse:
+                begin = value.untyped_storage().data_ptr()
+                end = begin + value.untyped_storage().nbytes()
+            else:
+                continue
+            if any(begin <= address < end for address in addresses):
+                return True
     return False
-
-
-def _marks(value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, int]]:
-    """Yield what tells the changeable parts of a sample from those of another: where they are."""
-    if value is None or id(value) in seen or is_constant(value):
-        return
-    seen[id(value)] = value
-    inside: Iterable[Any] = ()
-    if isinstance(value, torch.Tensor):
-        yield from _address(value)
-    elif isinstance(value, np.ndarray):
-        if value.size and value.flags.writeable:
-            yield "memory", int(value.ctypes.data)
-        inside = value.flat if value.dtype == object else ()
-    elif isinstance(value, (tuple, frozenset)):
-        inside = value
-    else:
-        yield "object", id(value)
-        inside = _inside(value)
-    for part in inside:
-        yield from _marks(part, seen)
-
-
-def _inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        yield from value.values()
-    elif isinstance(value, (list, set, deque)):
-        yield from value
-    elif isinstance(value, partial):
-        yield from (value.args, value.keywords)
-    yield from (part for _, part in attributes(value))
-
-
-def _address(tensor: torch.Tensor) -> Iterator[tuple[str, int]]:
-    try:
-        if tensor.numel():
-            yield "memory", tensor.data_ptr()
-    except RuntimeError:  # of a layout without memory of its own
-        yield "object", id(tensor)

@@ -12,8 +12,16 @@ import torch
 
 __all__ = ["is_constant"]
 
-_CONSTANTS: Any = (type, str, bytes, int, float, complex, enum.Enum, ModuleType, range, slice, type(...))
-_CONSTANTS += (np.dtype, torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONSTANTS: Any = (type, str, bytes, int, float, complex, enum.Enum, ModuleType, range, slice)
+_CONSTANTS += (
+    type(...),
+    type(NotImplemented),
+    np.dtype,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 _OF_CONSTANTS = {"datetime", "fractions", "ipaddress", "pathlib", "re", "uuid", "zoneinfo"}
 
 

@@ -23,7 +23,6 @@ class Choice:
         is_pure: whether loading was seen to change nothing in the dataset.
         made_of: the objects that the dataset, and what is applied to its samples, were made of then.
         is_open: whether other workers might be chosen at another time or place.
-        is_final: whether the dataset leaves no choice but the calling thread, anywhere.
     """
 
     kind: WorkerKind
@@ -34,4 +33,3 @@ class Choice:
     is_pure: bool = False
     made_of: dict[str, Any] = field(default_factory=dict, repr=False)
     is_open: bool = False
-    is_final: bool = False

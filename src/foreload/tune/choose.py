@@ -22,7 +22,6 @@ from foreload.tune.measure import (
     Measurement,
     measure_workers,
 )
-from foreload.tune.sample_cost import GIVES_ITS_OWN
 from foreload.tune.workload import Workload
 
 __all__ = ["choose_workers", "remote_threads"]
@@ -63,15 +62,15 @@ def choose_workers(work: Workload) -> Choice:
     if not work.kinds:
         return unmeasured
     if size < _MIN_SAMPLES:
-        return replace(unmeasured, why=f"only {size} samples", is_final=not threads)
+        return replace(unmeasured, why=f"only {size} samples")
     if "fork" not in multiprocessing.get_all_start_methods():
         return replace(unmeasured, why="this system cannot fork, which measuring needs")
     began = time.monotonic()
     measured = measure_workers(work, cores)
     took = time.monotonic() - began
     if measured.state and not (threads and measured.rates):
-        is_final = measured.state == GIVES_ITS_OWN
-        return replace(unmeasured, why=measured.state, seconds=took, is_final=is_final)
+        is_pure = bool(work.watched) and measured.is_pure
+        return replace(unmeasured, why=measured.state, seconds=took, is_pure=is_pure)
     if ("threads", 0) not in measured.rates:
         why = f"the samples could not be measured ({measured.trouble})"
         return replace(unmeasured, why=why, seconds=took)
@@ -81,7 +80,7 @@ def choose_workers(work: Workload) -> Choice:
     if best.count > max(1, room):
         why = f"{best.why}, but {batches / (1 << 20):,.0f} MiB each are too much for more than {max(1, room)}"
         best = replace(best, count=max(1, room), why=why)
-    return replace(best, seconds=took, is_pure=bool(work.watched) and not measured.state)
+    return replace(best, seconds=took, is_pure=bool(work.watched) and measured.is_pure)
 
 
 def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:

@@ -57,7 +57,7 @@ TOO_LONG = "they took too long"
 
 # What the fork sends besides rates.
 _SAMPLE_BYTES, _CANDIDATES, _TROUBLE, _STATE = "sample bytes", "candidates", "trouble", "state"
-_IS_ESTIMATED = "is estimated"
+_IS_ESTIMATED, _IS_PURE = "is estimated", "is pure"
 
 # Why copies of a dataset might load other samples.
 _OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
@@ -98,6 +98,7 @@ class Measurement:
         trouble: why something is missing.
         state: why copies of the dataset might load other samples; "": they do not.
         is_estimated: whether rates but that of the calling thread are estimates.
+        is_pure: whether loading was seen to change nothing in the dataset.
     """
 
     rates: Rates
@@ -106,6 +107,7 @@ class Measurement:
     trouble: str
     state: str = ""
     is_estimated: bool = False
+    is_pure: bool = False
 
 
 def measure_workers(work: Workload, cores: int) -> Measurement:
@@ -164,7 +166,9 @@ def _answers(pipe: int) -> Measurement:
     rates: Rates = {name: rate for name, rate in found.items() if isinstance(name, tuple)}
     missing = [candidate for candidate in found.get(_CANDIDATES, []) if candidate not in rates]
     size, trouble, state = found.get(_SAMPLE_BYTES, 0.0), found.get(_TROUBLE, trouble), found.get(_STATE, "")
-    return Measurement(rates, missing, size, trouble, state, _IS_ESTIMATED in found)
+    return Measurement(
+        rates, missing, size, trouble, state, _IS_ESTIMATED in found, bool(found.get(_IS_PURE, not state))
+    )
 
 
 def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
@@ -183,9 +187,13 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     asked = _note_questions() if work.watched else []
-    seconds, busy, sent = sample_cost(work, size, watch, asked)
+    unsent: list[str] = []
+    seconds, busy, sent = sample_cost(work, size, watch, unsent)
     work = replace(work, sent=sent)
     state = state or _state(watch, asked, positions)
+    if unsent and not state:
+        state = unsent[0]
+        yield _IS_PURE, True
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable
 from typing import Any
 
 from foreload.cache.serialize import flatten_exactly, restore
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.given import gives_its_own
+from foreload.dataset_state.given import HELD, find_held
 from foreload.record.usage import queued_seconds
 from foreload.tune.workload import STRIDE, Workload
 
-__all__ = ["GIVES_ITS_OWN", "MIN_EPOCH_SECONDS", "sample_cost"]
+__all__ = ["MIN_EPOCH_SECONDS", "sample_cost"]
 
-# Why copies of a dataset might load other samples.
-GIVES_ITS_OWN = "batches have objects that the dataset goes on to hold, which copies of it would not share"
-
+# Why copies of a dataset might not do.
 NOT_SENT = "a process could not send batches as they are: {}"
 
 # In epochs shorter than this, no workers are tried: trying would take longer than what is gained.
@@ -44,28 +41,22 @@ def sample_cost(
         work: what is loaded.
         size: the number of samples in it.
         watch: looks at what loading changes.
-        reasons: why no copy of the dataset could load them is added to it.
+        reasons: why batches of the copies' could not be delivered is added to it.
     """
     dataset, collate = work.view, work.collate or _nothing
     started, busy = time.perf_counter(), _busy_seconds()
-    sample = dataset[0]  # which may open files
+    kept = [dataset[0]]  # which may open files
     taken, loading = time.perf_counter() - started, _busy_seconds() - busy
-    batch, one = _timed(collate, [sample])
-    if "threads" not in work.kinds:
-        try:
-            flatten_exactly(batch)  # raises the error that comes of it if a process sends it
-        except pickle.PicklingError as error:
-            reasons.append(NOT_SENT.format(error))
+    first: list[Any] = [*_timed(collate, kept[:1])]
+    one = first[-1]
+    reasons += _why_not_sent(work, first, [kept])
     done = 1
     watch.look()
-    again: Any = None  # of another load of the same sample
     if taken + one <= _SLOW_SECONDS:
-        again, one = _timed(collate, [dataset[0]])
-        if gives_its_own(batch, again):
-            reasons.append(GIVES_ITS_OWN)
+        one = _timed(collate, [dataset[0]])[1]
     if taken <= _SLOW_SECONDS:
         taken, loading, done = 0.0, 0.0, 0
-    kept, slowest = [sample], 0.0
+    slowest, sample = 0.0, None
     started, busy = time.perf_counter() - taken, _busy_seconds() - loading
     while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
         others = taken - slowest
@@ -78,19 +69,37 @@ def sample_cost(
             kept.append(sample)
         before, taken = taken, time.perf_counter() - started
         slowest = max(slowest, taken - before)
+    sample = None  # whose references would count
     cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
     most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))
-    made, collating = _collating(collate, kept[:most], one, work.batch_size or 1)
+    several: list[Any] = [*_collating(collate, kept[:most], one, work.batch_size or 1)]
+    collating = several[-1]
     watch.look()
-    if gives_its_own(again, made):  # which other samples have too
-        reasons.append(GIVES_ITS_OWN)
-    sent = (
-        None
-        if work.collate is None or "threads" in work.kinds or reasons
-        else _sending(batch, made, len(kept[:most]))
-    )
+    reasons += _why_not_sent(work, several, [first, kept])
+    is_sent = work.collate is not None and "threads" not in work.kinds and not reasons
+    sent = _sending(first[0], several[0], len(kept[:most])) if is_sent else None
     return cost + collating[0], busy + collating[1], sent
+
+
+def _why_not_sent(work: Workload, batch: list[Any], others: list[Any]) -> list[str]:
+    """Return why a process could not send a batch as it is.
+
+    Args:
+        work: what is loaded.
+        batch: a list that holds it.
+        others: samples that it may have been made of, and what else refers to them here.
+    """
+    if "threads" in work.kinds or work.collate is None:
+        return []
+    held = find_held(batch, others, work.watched)
+    if held is not None:
+        return [HELD.format(held)]
+    try:
+        flatten_exactly(batch)
+    except Exception as error:  # whatever a user's class raises
+        return [NOT_SENT.format(error)]
+    return []
 
 
 def _sending(one: Any, several: Any, count: int) -> tuple[float, float]:

@@ -110,7 +110,7 @@ def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) ->
     if known_length(spec.dataset) is None:
         return Choice("threads", 0, "the dataset has no length, so loading cannot be measured")
     choice = _measured(spec, trial if may_measure else None, user_code)
-    return replace(choice, is_open=not choice.is_final)
+    return replace(choice, is_open=True)
 
 
 def is_selected(spec: CrewSpec) -> bool:

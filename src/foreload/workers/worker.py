@@ -25,6 +25,7 @@ from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import StatefulSamples, is_due
 from foreload.cache.serialize import flatten, flatten_exactly
 from foreload.dataset_state.digest import CHANGES
+from foreload.dataset_state.given import HELD, find_held
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
 from foreload.nested.picklers import TorchPickler
@@ -76,6 +77,11 @@ class WorkerTask:
     held: CopyWatch | None = None
     settings: LoopSettings | None = None
     program: ProgramState | None = None
+
+    @property
+    def user_code(self) -> tuple[Any, ...]:
+        """The dataset, and what is applied to its samples."""
+        return self.dataset, self.spec.transform, self.spec.collate_fn
 
     def __getstate__(self) -> dict[str, Any]:
         # Whatever unpickles the dataset has the settings already.
@@ -156,10 +162,15 @@ class WorkerState:
             self._failure = self._pickled(error)
         self._slots = slots
 
-    def _flatten(self, batch: Any) -> list[memoryview]:
-        if self._task.held is not None:  # the calling thread takes over what cannot be sent as it is
-            return flatten_exactly(batch)
-        return flatten(batch) if self._task.is_chosen else flatten(batch, TorchPickler)
+    def _flatten(self, holder: list[Any]) -> list[memoryview]:
+        """Return the parts of the batch that a list holds."""
+        task = self._task
+        if task.held is None:
+            return flatten(holder[0]) if task.is_chosen else flatten(holder[0], TorchPickler)
+        # The calling thread takes over what cannot be sent as it is.
+        if (held := find_held(holder, (), task.user_code, self._slots.holds)) is not None:
+            raise pickle.PicklingError(HELD.format(held))
+        return flatten_exactly(holder[0])
 
     def _pickled(self, error: Exception) -> PickledError:
         return pickle_error(error, self._worker, self._dumps)
@@ -251,10 +262,11 @@ class WorkerState:
     def _load(self, result: Result, indices: Any) -> None:
         try:
             with _native.Work(self._lane, result.number - self._first):
-                batch, result.samples = self._batches(indices)
+                holder = list(self._batches(indices))
+            result.samples = holder.pop()
             result.state = self._state()
-            parts = self._flatten(batch)
-            del batch  # what is then still held, code of the user's holds
+            parts = self._flatten(holder)
+            holder.clear()  # what is then still held, code of the user's holds
             result.parts, result.dropped = self._slots.send(parts)
         except StopIteration as error:
             # The stream is over: there are no parts. A map-style dataset has no end.

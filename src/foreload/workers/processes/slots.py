@@ -151,6 +151,10 @@ class Slots(Buffers):
         self._held[slot.number] = slot
         return np.asarray(_WorkerLease(slot, self._ended))[:size]
 
+    def holds(self, address: int) -> bool:
+        """Whether memory at an address is lent."""
+        return any(0 <= address - slot.address < slot.memory.nbytes for slot in self._held.values())
+
     def _take(self, size: int) -> _Slot:
         rounded = -(-round_up(size) // mmap.PAGESIZE) * mmap.PAGESIZE
         idle = self._idle[rounded] = self._idle.pop(rounded, [])

@@ -75,7 +75,10 @@ class _Batches(Buffers):
 
 
 class _State(WorkerState):
-    _flatten, _dumps = staticmethod(flatten_by_value), staticmethod(cloudpickle.dumps)
+    _dumps = staticmethod(cloudpickle.dumps)
+
+    def _flatten(self, holder: list[Any]) -> list[memoryview]:
+        return flatten_by_value(holder[0])
 
 
 @contextmanager
