@@ -147,11 +147,14 @@ def test_each_thread_may_have_an_epoch_of_its_own(kind: str) -> None:
 def test_the_second_epoch_of_persistent_processes_ends_the_first(kind: str) -> None:
     loader = load(kind, persistent_workers=True)
     results = together(*[lambda: sorted(indices(loader))] * 3)
-    assert list(range(_SIZE)) in results
+    loader.close()
+    # As in torch, they are one iterator: a thread that has not waited for a batch meanwhile goes on with the last
+    # epoch, whose batches are then of several threads.
+    got = [result for result in results if isinstance(result, list)]
+    assert set().union(*got) == set(range(_SIZE))
     for result in results:
         is_ended = any(why in str(result) for why in ("another one was begun", "another thread closed this epoch"))
-        assert is_ended or result == list(range(_SIZE))
-    loader.close()
+        assert is_ended or result in got
 
 
 @pytest.mark.sampled(3)

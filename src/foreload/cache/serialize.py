@@ -86,7 +86,10 @@ def flatten_exactly(sample: Any) -> list[memoryview]:
 
 
 def copied_exactly(batch: Any) -> Any:
-    """Return a copy of a batch, in case that whoever made it fills it again; itself if something would be lost.
+    """Return a copy of a batch, in case that whoever made it fills it again.
+
+    Raises:
+        Exception: something would be lost.
 
     >>> scratch = [torch.zeros(2)]
     >>> copied = copied_exactly(scratch)
@@ -95,9 +98,7 @@ def copied_exactly(batch: Any) -> Any:
     """
     with suppress(TypeError, RecursionError):
         return snapshot(batch, strict=True)
-    with suppress(Exception):  # whatever a user's class raises
-        return restore([bytearray(part) for part in flatten_exactly(batch)])
-    return batch
+    return restore([bytearray(part) for part in flatten_exactly(batch)])
 
 
 def _names(values: list[Any]) -> str:

@@ -7,7 +7,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,6 +68,8 @@ class _Worker:
         self.lane = task.lane
         self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.permits = threading.Semaphore(ahead)
+        self.is_lent = False  # whether the loop has a batch that the stream may fill again
+        self.returned = threading.Semaphore(0)  # once for each of these that the loop has done with
         self._stopped = False
         self.is_open = threading.Event()
         self.state: Any = None  # of the stream when the epoch begins
@@ -96,12 +98,12 @@ class _Worker:
             self.permits.acquire()
             if self._stopped:
                 return
-            batch, failure = None, None
+            batch, failure, is_lent = None, None, False
             try:
                 with _native.Work(self.lane.native, made * task.num_workers + task.worker):
                     batch = next(batches)
                     if batches.may_change:  # before the loop gets it
-                        batch = separate(batch) if task.sends else copied_exactly(batch)
+                        batch, is_lent = (separate(batch), False) if task.sends else _copied(batch)
             except StopIteration:
                 self.batches.put(_End(state=batches.state()))
                 return
@@ -110,12 +112,22 @@ class _Worker:
                 failure = error
             made += 1
             state = batches.state() if is_due(made, task.num_workers, task.snapshots) else None
-            self.batches.put((batch, batches.samples if failure is None else 0, failure, state))
+            self.batches.put((is_lent, batch, batches.samples if failure is None else 0, failure, state))
             del batch, failure
+            if is_lent:
+                self.returned.acquire()
 
     def stop(self) -> None:
         self._stopped = True
         self.permits.release()
+        self.returned.release()
+
+
+def _copied(batch: Any) -> tuple[Any, bool]:
+    """Return a batch that stays as it is, or the batch itself and that it is to be done with first."""
+    with suppress(Exception):  # whatever a user's class raises
+        return copied_exactly(batch), False
+    return batch, True
 
 
 class _Unheard:
@@ -273,6 +285,9 @@ class StreamEpoch(Epoch):
                 self._check_open()
                 raise RuntimeError("this epoch's threads have ended; begin another epoch")
             worker = self._readers[self._place % len(self._readers)]
+            if worker.is_lent:  # the loop asks for the next one
+                worker.is_lent = False
+                worker.returned.release()
             try:
                 item = worker.batches.get(timeout=self._spec.timeout or SIGNAL_SECONDS)
             except queue.Empty:
@@ -294,8 +309,9 @@ class StreamEpoch(Epoch):
                 self._cursor.mark_end(worker.number, item.state)
                 continue
             worker.permits.release()
+            worker.is_lent, *rest = item
             self._place = self._readers.index(worker) + 1
-            return worker.number, *item
+            return worker.number, *rest
         self.close()
         raise StopIteration
 

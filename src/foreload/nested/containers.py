@@ -21,6 +21,7 @@ __all__ = [
     "attributes",
     "has_own_rules",
     "is_container",
+    "is_image",
     "is_kept_whole",
     "rebuilt",
     "rebuilt_tuple",
@@ -38,7 +39,7 @@ _STATE = ("__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 
 # Libraries whose classes keep all that they hold, whatever they keep it in.
 _KEPT_WHOLE = {"builtins", "datetime", "decimal", "fractions", "numpy", "pandas", "pathlib", "pyarrow", "torch"}
-_KEPT_WHOLE |= {"uuid"}
+_KEPT_WHOLE |= {"uuid", "PIL.ImagePalette"}
 
 # What pickle calls of a class to read or to fill an object of it.
 _CALLED: dict[Any, tuple[str, ...]] = {
@@ -175,7 +176,12 @@ def has_own_rules(kind: type) -> bool:
 def is_kept_whole(kind: type) -> bool:
     """Whether a class is of a library whose objects keep all that they hold where they are pickled."""
     module = str(kind.__module__)
-    return module.partition(".")[0] in _KEPT_WHOLE or module == "PIL.ImagePalette"
+    return module.partition(".")[0] in _KEPT_WHOLE or module in _KEPT_WHOLE or is_image(kind)
+
+
+def is_image(kind: type) -> bool:
+    """Whether a class is that of images of Pillow that are not open files."""
+    return kind.__module__ == "PIL.Image" and kind.__name__ == "Image"
 
 
 def _find_rules(kind: type) -> bool:

@@ -25,7 +25,7 @@ def move(batch: Any, copy_one: Callable[[Any], Any]) -> Any:
     once. Arrays, sets and the like that may be written to are copied as they are now; anything else is the same.
 
     Raises:
-        TypeError: a mapping with tensors, of a class of its own, does not take others in their place.
+        TypeError: an object with tensors, of a class of its own, does not take others in their place.
 
     >>> move({"x": [torch.zeros(2)], "name": "cat"}, lambda tensor: tensor + 1)
     {'x': [tensor([1., 1.])], 'name': 'cat'}
@@ -119,10 +119,7 @@ def _by_its_rules(value: Any, each: Callable[[Any], Any]) -> Any:
             other = make(value, before, after, each)
             if other is not value and _holds(other, before, after):
                 return other
-    raise TypeError(
-        f"a {type(value).__name__} in a batch does not take other tensors in the place of its own, so they cannot "
-        "be moved to the device: let the dataset or collate_fn return a dict"
-    )
+    raise _not_moved(value)
 
 
 def _pairs_of(value: Any) -> _Pairs:
@@ -181,8 +178,17 @@ def _with_other_fields(value: Any, each: Callable[[Any], Any]) -> Any:
     after = {name: each(getattr(value, name)) for name in there}
     if all(after[name] is getattr(value, name) for name in there):
         return value
-    other: Any = copy.copy(value)
-    if other is not value:
-        for name, item in after.items():
-            object.__setattr__(other, name, item)
-    return other
+    with suppress(Exception):  # whatever a user's class raises
+        other: Any = copy.copy(value)
+        if other is not value:
+            for name, item in after.items():
+                object.__setattr__(other, name, item)
+            return other
+    raise _not_moved(value)
+
+
+def _not_moved(value: Any) -> TypeError:
+    return TypeError(
+        f"a {type(value).__name__} in a batch does not take other tensors in the place of its own, so they cannot "
+        "be moved to the device: let the dataset or collate_fn return a dict"
+    )

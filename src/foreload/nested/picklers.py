@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.nested.containers import has_own_rules, reduced
+from foreload.nested.containers import attributes, has_own_rules, is_image, reduced
+from foreload.nested.memory import Memory, is_spread_out, span_of
 from foreload.nested.tensors import bytes_of, tensors
 
 Array = np.ndarray[Any, Any]
 
 __all__ = ["ExactPickler", "SamplePickler", "TorchPickler", "WholePickler"]
-
-# A tensor that is spread over more memory than this, relative to its own, is sent without the gaps.
-_MAX_GAPS = 8
-_MAX_GAP_BYTES = 1 << 20
 
 
 class SamplePickler(pickle.Pickler):
@@ -33,7 +30,8 @@ class SamplePickler(pickle.Pickler):
         super().__init__(*arguments, **options)
         self._sample = sample
         self._first: dict[tuple[int, int], torch.Tensor] = {}  # over each storage that is taken as a whole
-        self._wholes: dict[tuple[int, int], torch.Tensor] | None = None
+        self._memories: dict[tuple[int, int], Memory] | None = None
+        self._parts: set[int] = set()  # tensors of these, that several of the sample's overlap in
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is torch.Tensor and _plain(value):
@@ -61,6 +59,8 @@ class SamplePickler(pickle.Pickler):
         dtype, shape, strides, start = value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
         if 0 in shape:
             return _empty, (dtype, shape, strides)
+        if id(value) in self._parts:
+            return _tensor, (pickle.PickleBuffer(_memory(value).data), dtype, shape)
         storage = value.untyped_storage()
         size = storage.nbytes()
         place = storage.data_ptr(), size  # two that begin at one address may be of one array
@@ -70,33 +70,36 @@ class SamplePickler(pickle.Pickler):
         if start == 0 and size == value.nbytes and _is_packed(shape, strides):
             self._first[place] = value
             return _tensor, (pickle.PickleBuffer(_memory(value).data), dtype, shape)
-        span = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
+        span, is_spread, begin = span_of(value), is_spread_out(value), int(start) * dtype.itemsize
+        others = self._memory_at(place)
+        if others is not None and others.whole is not None:
+            whole = self._first[place] = others.whole
+            return _like, (whole, dtype, shape, strides, start)
+        common = None if others is None or is_spread else others.part_around(begin)
+        if common is not None:
+            self._parts.add(id(common.tensor))
+            return _like, (common.tensor, dtype, shape, strides, (begin - common.begin) // dtype.itemsize)
         # In the same form, unless nearly all of it would be gaps.
-        is_spread = span > _MAX_GAPS * value.numel() and span * dtype.itemsize > _MAX_GAP_BYTES
-        if size <= 2 * span * dtype.itemsize and not is_spread:
+        if is_spread:
+            return _tensor, (pickle.PickleBuffer(_memory(value.contiguous()).data), dtype, shape)
+        if size <= 2 * span * dtype.itemsize:
             self._first[place] = value
             memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
             return _strided, (pickle.PickleBuffer(memory.data), dtype, shape, strides, start)
-        whole = self._whole_over(place)
-        if whole is not None:
-            self._first[place] = whole
-            return _like, (whole, dtype, shape, strides, start)
-        if is_spread:
-            return _tensor, (pickle.PickleBuffer(_memory(value.contiguous()).data), dtype, shape)
         # A small part of something larger: only that part.
         part = value.as_strided((span,), (1,), start)
         return _strided, (pickle.PickleBuffer(_memory(part).data), dtype, shape, strides, 0)
 
-    def _whole_over(self, place: tuple[int, int]) -> torch.Tensor | None:
-        """Return a tensor of the sample that takes up the whole storage at an address, if there is one."""
-        if self._wholes is None:  # looked for once: there may be as many as samples in a batch
-            self._wholes = {}
+    def _memory_at(self, place: tuple[int, int]) -> Memory | None:
+        """Return what the tensors of the sample take up of the storage at an address."""
+        if self._memories is None:  # looked for once: there may be as many as samples in a batch
+            self._memories = {}
             for tensor in tensors(self._sample):
-                if type(tensor) is torch.Tensor and _plain(tensor):
+                if type(tensor) is torch.Tensor and _plain(tensor) and tensor.numel():
                     storage = tensor.untyped_storage()
-                    if storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
-                        self._wholes.setdefault((storage.data_ptr(), storage.nbytes()), tensor)
-        return self._wholes.get(place)
+                    at = storage.data_ptr(), storage.nbytes()
+                    self._memories.setdefault(at, Memory(storage)).add(tensor)
+        return self._memories.get(place)
 
 
 def _loses_attributes(array: Array) -> bool:
@@ -226,17 +229,9 @@ class TorchPickler(SamplePickler):
 
     def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(sample, *arguments, **options)
-        # What users have registered for processes; torch has registered that memory is sent by its place.
-        registered: Any = ForkingPickler(io.BytesIO()).dispatch_table
-        own = {
-            kind: reduce
-            for kind, reduce in registered.items()
-            if copyreg.dispatch_table.get(kind) is not reduce
-            and not str(getattr(reduce, "__module__", "")).startswith(("torch.", "multiprocessing."))
-        }
-        self._registered = own
-        if own:
-            self.dispatch_table = {**copyreg.dispatch_table, **own}
+        self._registered = _registered.own()
+        if self._registered:
+            self.dispatch_table = {**copyreg.dispatch_table, **self._registered}
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) in self._registered:
@@ -249,6 +244,29 @@ class TorchPickler(SamplePickler):
                 kind = value.dtype if is_native else value.dtype.newbyteorder("=")
                 return _itself, (value.astype(kind, order=order),)
         return super().reducer_override(value)
+
+
+class _Registered:
+    """What users have registered for processes; torch has registered that memory is sent by its place."""
+
+    def __init__(self) -> None:
+        self._all: dict[type, Any] = {}
+        self._own: dict[type, Any] = {}
+
+    def own(self) -> dict[type, Any]:
+        """Return it; looking all through takes longer than to pickle a small batch."""
+        present: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+        if present != self._all:
+            self._all = dict(present)
+            self._own = {
+                kind: reduce
+                for kind, reduce in present.items()
+                if not str(getattr(reduce, "__module__", "")).startswith(("torch.", "multiprocessing."))
+            }
+        return self._own
+
+
+_registered = _Registered()
 
 
 def _itself(array: Array) -> Array:
@@ -280,21 +298,36 @@ class ExactPickler(WholePickler):
                 raise pickle.PicklingError(what)
             if has_own_rules(kind):
                 self.ruled.append(value)
-            elif not issubclass(kind, (torch.Tensor, np.ndarray, BaseException)):
+            elif not (is_image(kind) or issubclass(kind, (torch.Tensor, np.ndarray, BaseException))):
                 self._plain.add(kind)
         return super().reducer_override(value)
+
+
+# What an image of Pillow consists of, or is not to be told by.
+_OF_IMAGES = {"_im", "im", "_mode", "_size", "info", "palette", "_readonly", "readonly", "pyaccess", "_exif"}
+
+
+def _lost_of_image(held: dict[Any, Any]) -> str | None:
+    if (palette := held.get("palette")) is not None and palette.mode != "RGB":
+        return "the transparency of an image's palette is not sent"
+    extra = held.keys() - _OF_IMAGES if held.get("_exif") is None else {"_exif"}
+    return f"{min(map(str, extra))!r} of an image is not sent" if extra else None
 
 
 def _lost(value: Any) -> str | None:
     """Say what no copy of an object has; None if nothing is known of it."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
+        if value.requires_grad and value.layout is not torch.strided:
+            return "that a sparse tensor requires a gradient is not sent"
         return "the gradient of a tensor is not sent" if value.is_leaf and value.grad is not None else None
     if isinstance(value, BaseException):
         parts = (value.__traceback__, value.__cause__, value.__context__)
         return None if parts == (None, None, None) else "the traceback of an exception is not sent"
     if isinstance(value, np.ma.MaskedArray):
         return "the hard mask of an array is not sent" if value.hardmask else None
+    if is_image(kind):
+        return _lost_of_image(dict(attributes(value)))
     if kind is object:
         return "an object() is known by its identity, which no copy has"
     ends = kind is weakref.finalize or (hasattr(kind, "__del__") and kind not in (io.BytesIO, io.StringIO))
