@@ -85,20 +85,21 @@ def flatten_exactly(sample: Any) -> list[memoryview]:
     return parts
 
 
-def copied_exactly(batch: Any) -> Any:
-    """Return a copy of a batch, in case that whoever made it fills it again.
+def copied_exactly(batch: Any) -> tuple[Any, bool]:
+    """Return a copy of a batch and False, or the batch and True if something would be lost.
 
-    Raises:
-        Exception: something would be lost.
+    The batch itself changes if whoever made it fills it again.
 
     >>> scratch = [torch.zeros(2)]
-    >>> copied = copied_exactly(scratch)
-    >>> scratch[0] += 1; copied
-    [tensor([0., 0.])]
+    >>> copied, is_itself = copied_exactly(scratch)
+    >>> scratch[0] += 1; copied, is_itself
+    ([tensor([0., 0.])], False)
     """
     with suppress(TypeError, RecursionError):
-        return snapshot(batch, strict=True)
-    return restore([bytearray(part) for part in flatten_exactly(batch)])
+        return snapshot(batch, strict=True), False
+    with suppress(Exception):  # whatever a user's class raises
+        return restore([bytearray(part) for part in flatten_exactly(batch)]), False
+    return batch, True
 
 
 def _names(values: list[Any]) -> str:

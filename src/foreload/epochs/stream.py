@@ -7,7 +7,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -103,7 +103,7 @@ class _Worker:
                 with _native.Work(self.lane.native, made * task.num_workers + task.worker):
                     batch = next(batches)
                     if batches.may_change:  # before the loop gets it
-                        batch, is_lent = (separate(batch), False) if task.sends else _copied(batch)
+                        batch, is_lent = (separate(batch), False) if task.sends else copied_exactly(batch)
             except StopIteration:
                 self.batches.put(_End(state=batches.state()))
                 return
@@ -121,13 +121,6 @@ class _Worker:
         self._stopped = True
         self.permits.release()
         self.returned.release()
-
-
-def _copied(batch: Any) -> tuple[Any, bool]:
-    """Return a batch that stays as it is, or the batch itself and that it is to be done with first."""
-    with suppress(Exception):  # whatever a user's class raises
-        return copied_exactly(batch), False
-    return batch, True
 
 
 class _Unheard:
