@@ -26,6 +26,7 @@ __all__ = [
     "MIN_LENT_BYTES",
     "added_functions",
     "collate_into",
+    "converted",
     "is_default_collate",
     "lending",
     "new_tensor",
@@ -64,6 +65,18 @@ _NATIVE_TYPES = (torch.Tensor, np.ndarray, tuple, list, dict, str, bytes, float,
 def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
     """Whether ``collate_fn`` is torch's default one, with torch's own functions for plain types."""
     return _judged.is_default(collate_fn)
+
+
+def converted(collate_fn: Callable[[Any], Any]) -> frozenset[type]:
+    """Return the types of samples that a function leaves as they are, or makes tensors of, and does nothing else.
+
+    >>> str in converted(torch_collate.default_convert), str in converted(torch_collate.default_collate)
+    (True, False)
+    """
+    return _CONVERTED if collate_fn is torch_collate.default_convert else frozenset()
+
+
+_CONVERTED = frozenset({torch.Tensor, np.ndarray, int, float, str, bytes, bool, type(None)})
 
 
 class _Judged:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from foreload import _native
 from foreload.batch.assembly import count, note_sample
-from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
+from foreload.batch.collate import added_functions, collate_into, converted, is_default_collate, lending, pinned
 from foreload.batch.collated import Collated
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators.keyed import KeyedGenerators, first_index, loading
@@ -92,7 +92,7 @@ class SampleAssembly:
         self._keys_rows = spec.cache is None  # which may ask for a part of the batch
         collate = spec.collate_fn
         self._is_default, is_pinned = is_default_collate(collate), spec.pin_device is not None
-        self._own_collate = self._is_default and not added_functions()  # nothing of the user's
+        self._own_collate, self._converted = self._is_default and not added_functions(), converted(collate)
         self._collate = collate_into(buffers, is_required=is_pinned) if self._is_default else collate
         self._surroundings = surroundings
         self._draws = not holds_values(dataset)  # (and torch's own function has copied what it stacks)
@@ -254,7 +254,7 @@ class SampleAssembly:
         return pinned(separate(batch) if self._copies else batch, self._pin_device)
 
     def _collated(self, indices: Any, samples: Any) -> Any:
-        if self._own_collate:
+        if self._own_collate or type(samples) in self._converted:  # nothing of the user's is called
             return self._collate(samples)
         if not self._is_default and isinstance(samples, Collated):
             samples = samples.listed()

@@ -72,7 +72,7 @@ class SamplePickler(pickle.Pickler):
             return _tensor, (pickle.PickleBuffer(_memory(value).data), dtype, shape)
         span, is_spread, begin = span_of(value), is_spread_out(value), int(start) * dtype.itemsize
         others = self._memory_at(place)
-        if others is not None and others.whole is not None:
+        if others is not None and others.whole is not None and others.whole is not value:
             whole = self._first[place] = others.whole
             return _like, (whole, dtype, shape, strides, start)
         common = None if others is None or is_spread else others.part_around(begin)
