@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Memory", "Part", "is_spread_out", "span_of"]
+__all__ = ["Memory", "Part", "is_packed", "is_spread_out", "span_of"]
 
 # A tensor that is spread over more memory than this, relative to its own, is mostly gaps.
 _MAX_GAPS = 8
@@ -28,6 +28,16 @@ def is_spread_out(tensor: torch.Tensor) -> bool:
     """Whether nearly all that a tensor is spread over are gaps."""
     span = span_of(tensor)
     return span > _MAX_GAPS * tensor.numel() and span * tensor.element_size() > _MAX_GAP_BYTES
+
+
+def is_packed(tensor: torch.Tensor) -> bool:
+    """Whether strides are those of a new tensor, in sides of one too: memory formats are told by them."""
+    step = 1
+    for side, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        if stride != step:
+            return False
+        step *= side
+    return True
 
 
 class Part(NamedTuple):
@@ -65,7 +75,7 @@ class Memory:
 
     def add(self, tensor: torch.Tensor) -> None:
         """Take a tensor into account, unless it is spread out."""
-        if self.whole is None and self._storage.nbytes() == tensor.nbytes and tensor.is_contiguous():
+        if self.whole is None and self._storage.nbytes() == tensor.nbytes and is_packed(tensor):
             self.whole = tensor
         if not is_spread_out(tensor):
             size = tensor.element_size()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from foreload.nested.containers import attributes, has_own_rules, is_image, reduced
-from foreload.nested.memory import Memory, is_spread_out, span_of
+from foreload.nested.memory import Memory, is_packed, is_spread_out, span_of
 from foreload.nested.tensors import bytes_of, tensors
 
 Array = np.ndarray[Any, Any]
@@ -67,12 +67,12 @@ class SamplePickler(pickle.Pickler):
         first = self._first.get(place, value)
         if first is not value:
             return _like, (first, dtype, shape, strides, start)
-        if start == 0 and size == value.nbytes and _is_packed(shape, strides):
+        if start == 0 and size == value.nbytes and is_packed(value):
             self._first[place] = value
             return _tensor, (pickle.PickleBuffer(_memory(value).data), dtype, shape)
         span, is_spread, begin = span_of(value), is_spread_out(value), int(start) * dtype.itemsize
         others = self._memory_at(place)
-        if others is not None and others.whole is not None and others.whole is not value:
+        if others is not None and others.whole is not None:
             whole = self._first[place] = others.whole
             return _like, (whole, dtype, shape, strides, start)
         common = None if others is None or is_spread else others.part_around(begin)
@@ -154,16 +154,6 @@ def _plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_neg()
         and not tensor.__dict__
     )
-
-
-def _is_packed(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether strides are those of a new tensor, in sides of one too: memory formats are told by them."""
-    step = 1
-    for side, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if stride != step:
-            return False
-        step *= side
-    return True
 
 
 def _memory(tensor: torch.Tensor) -> Array:
