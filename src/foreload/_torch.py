@@ -9,6 +9,8 @@ import multiprocessing
 import random
 import sys
 from collections.abc import Callable, Sequence
+from multiprocessing.reduction import ForkingPickler
+from operator import attrgetter
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, cast
@@ -33,14 +35,15 @@ __all__ = [
     "FETCH",
     "TorchDataLoader",
     "TorchIterator",
+    "address_of",
     "allow_child_processes",
     "auto_collates",
+    "base_of",
     "compute_alone",
     "coo_parts",
     "default_store",
     "draw_seed",
     "expected_length",
-    "generator_address",
     "global_random",
     "global_random_state",
     "has_own_randperm",
@@ -57,6 +60,7 @@ __all__ = [
     "patch_seed_functions",
     "patch_worker_info",
     "plain_torch_function",
+    "registered_reducers",
     "seed_worker",
     "set_process_worker_info",
     "set_worker_signal_handlers",
@@ -70,8 +74,12 @@ __all__ = [
 
 # The ``__torch_function__`` of a subclass of Tensor whose operations return plain tensors.
 plain_torch_function = torch._C._disabled_torch_function_impl
-# Counts the tensors over the storage at a place, those included that others are views of, and its Python object.
+# Where the C++ object of a CPU generator or a storage lies in memory; and what a tensor is a view of, or None.
+address_of, base_of = attrgetter("_cdata"), attrgetter("_base")
+# Counts the tensors over the storage at an address, those included that are viewed, and its Python object.
 storage_uses = torch._C._storage_Use_Count
+# What is registered to be sent to processes in a way of its own.
+registered_reducers: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 # The code of torch's loader that loads a batch of a map-style dataset, and the code that collates one.
 FETCH, COLLATE = fetch._MapDatasetFetcher.fetch.__code__, torch_collate.collate.__code__
 
@@ -106,8 +114,7 @@ def wrapper_kind(dataset: Any) -> type | None:
     kind = type(dataset)
     if kind not in (ConcatDataset, StackDataset, Subset, TensorDataset) or "__getitems__" in vars(dataset):
         return None
-    one = kind.__getitem__
-    many = getattr(kind, "__getitems__", one)
+    one, many = kind.__getitem__, getattr(kind, "__getitems__", kind.__getitem__)
     is_own = is_defined_in(torch_dataset, one) and (many is one or is_defined_in(torch_dataset, many))
     return kind if is_own else None
 
@@ -162,8 +169,7 @@ def auto_collates(loader: Any) -> bool:
 
 def expected_length(loader: Any) -> int | None:
     """Return the length of an iterable dataset as it said it when ``len(loader)`` was called; None before."""
-    length: int | None = loader._IterableDataset_len_called
-    return length
+    return cast("int | None", loader._IterableDataset_len_called)
 
 
 def worker_info(**fields: Any) -> Any:
@@ -282,12 +288,6 @@ def global_random() -> random.Random:
 def global_random_state() -> np.random.RandomState:
     """Return the generator that the functions of ``np.random`` draw from."""
     return np.random.mtrand._rand
-
-
-def generator_address(generator: torch.Generator) -> int:
-    """Return where the C++ object of a CPU generator lies in memory."""
-    address: int = generator._cdata  # type: ignore[attr-defined]
-    return address
 
 
 def tensor_version(tensor: torch.Tensor) -> int | None:

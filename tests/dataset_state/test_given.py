@@ -304,3 +304,25 @@ def test_what_the_loop_sets_between_epochs_may_change_whose_samples_are() -> Non
             for sample in batch:
                 sample["seen"] += 1
     assert [record["seen"] for record in dataset.records] == [2] * 300
+
+
+class Computed(Dataset[Any]):
+    """Samples of a model, slow enough for worker processes."""
+
+    def __init__(self) -> None:
+        self.weight = torch.ones(2, requires_grad=True)
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.004)
+        return self.weight * index
+
+
+def test_gradients_lead_back_from_samples_into_the_dataset() -> None:
+    dataset = Computed()
+    for batch in fl.DataLoader(dataset, batch_size=10, collate_fn=list):
+        torch.stack(batch).sum().backward()
+    assert dataset.weight.grad is not None
+    assert dataset.weight.grad.tolist() == [sum(range(100))] * 2

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Sampler, Subset
 
 import foreload as fl
 from foreload.cache.fingerprint import fingerprint
-from foreload.cache.view import is_remote
+from foreload.cache.wrappers import is_remote
 from foreload.order import KeyedSampler
 from foreload.protocol import (
     ArraySampler,

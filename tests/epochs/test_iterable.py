@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -350,30 +348,3 @@ def test_the_calling_thread_asks_a_stream_again_as_torch_does(size: int | None) 
         batches = iter(kind(_GoesOn(), batch_size=size, num_workers=0))
         found.append([[torch.as_tensor(batch).tolist() for batch in batches] for _ in range(3)])
     assert found[0] == found[1]
-
-
-class Refills(IterableDataset[Any]):
-    """Yields one buffer again and again, beside what no copy of it would be."""
-
-    thread_safe = True
-
-    def __init__(self, tag: Any) -> None:
-        self.tag = tag
-
-    def __iter__(self) -> Iterator[Any]:
-        row = {"x": np.zeros(1), "tag": self.tag}
-        for number in range(20):
-            row["x"][:] = number
-            yield row
-
-
-@pytest.mark.parametrize("tag", [object(), threading.Lock(), {"a"}, "a"], ids=lambda tag: type(tag).__name__)
-def test_a_buffer_that_is_filled_again_is_the_loops_until_it_asks_for_the_next(tag: Any) -> None:
-    found = []
-    loader: Any = fl.DataLoader(Refills(tag), batch_size=None, collate_fn=lambda sample: sample)
-    for batch in loader:
-        time.sleep(0.002)
-        found.append(int(batch["x"][0]))
-    assert found == [*range(20)]
-    first = next(iter(loader))  # and the thread ends, though the loop has it
-    assert first["x"].shape == (1,)

@@ -327,28 +327,6 @@ def test_gradients_lead_back_through_what_is_beside_an_object(choose: Callable[[
     assert weight.grad.tolist() == [3, 3]
 
 
-class Computed(Dataset[Any]):
-    """Samples of a model, slow enough for worker processes."""
-
-    def __init__(self) -> None:
-        self.weight = torch.ones(2, requires_grad=True)
-
-    def __len__(self) -> int:
-        return 100
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.004)
-        return self.weight * index
-
-
-def test_gradients_lead_back_from_samples_into_the_dataset() -> None:
-    dataset = Computed()
-    for batch in fl.DataLoader(dataset, batch_size=10, collate_fn=list):
-        torch.stack(batch).sum().backward()
-    assert dataset.weight.grad is not None
-    assert dataset.weight.grad.tolist() == [sum(range(100))] * 2
-
-
 def test_the_choice_of_the_tests_is_that_of_the_loader(choose: Callable[[int], None]) -> None:
     choose(2)
     loader = fl.DataLoader(Makes(lambda: Box(1)), batch_size=3, collate_fn=list)

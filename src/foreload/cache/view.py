@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,12 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, Tenso
 
 from foreload import _native
 from foreload._torch import wrapper_kind
-from foreload.cache.wrappers import loads_together, root_of, told_apart, unwrap
-from foreload.checks import definition_depth, held
+from foreload.cache.wrappers import loads_together, told_apart, unwrap
+from foreload.checks import definition_depth
 from foreload.errors import warn_user
 from foreload.options import Keep
 from foreload.order.index import position_of
-from foreload.protocol import NativeBatches, SampleSource, TwoStage, TwoStageBatches
+from foreload.protocol import NativeBatches, TwoStage, TwoStageBatches
 from foreload.record.spans import Stage
 
 if TYPE_CHECKING:
@@ -30,10 +31,7 @@ __all__ = [
     "first_stage",
     "has_two_stages",
     "holds_values",
-    "is_remote",
-    "parts_of",
     "transform_key",
-    "warn_of_randomness",
 ]
 
 
@@ -136,6 +134,7 @@ class CachedView(Dataset[Any]):
         self._root, self._places, self._store = root, places, store
         self._transform = transform
         self._keep = keep
+        self._draws = _Draws()
         # The cache keeps the first stage of a two-stage sample.
         self._is_split = store is not None and has_two_stages(self._root)
 
@@ -168,11 +167,14 @@ class CachedView(Dataset[Any]):
         if store is None or (position := self._position(index, len(store))) is None:
             sample = self._dataset[index]
         else:
-            read = first_stage(self._root, self._keep) if self._is_split else lambda _: self._dataset[index]
+            read = first_stage(self._root, self._keep) if self._is_split else lambda _: self._read(index)
             sample = store.load(position, read) if timer is None else timer.load(store.load, position, read)
             if self._is_split:
                 sample = _run(timer, self._root.finish_sample, position, sample)
         return sample if self._transform is None else _run(timer, self._transformed, index, sample)
+
+    def _read(self, index: Any) -> Any:
+        return self._draws.watch(self._dataset.__getitem__, index)
 
     def _transformed(self, index: Any, sample: Any) -> Any:
         """Apply the loader's transform."""
@@ -224,7 +226,7 @@ class CachedView(Dataset[Any]):
 
     def _read_many(self, indices: Sequence[Any]) -> Sequence[Any]:
         if not self._is_split:
-            return self._asked(self._root, indices)
+            return self._draws.watch(self._asked, self._root, indices)  # type: ignore[no-any-return]
         samples: Sequence[Any] = self._root.prepare_samples(indices, self._keep)
         if len(samples) != len(indices):
             raise ValueError(
@@ -285,6 +287,39 @@ class CachedView(Dataset[Any]):
         return len(self._dataset)
 
 
+class _Draws:
+    """Tells once if loading a sample draws random numbers, which the cache keeps it from doing again.
+
+    Some of the first samples that a process loads are looked at.
+    """
+
+    _MOST = 16
+
+    def __init__(self) -> None:
+        self._left = self._MOST
+
+    def watch(self, load: Callable[..., Any], *arguments: Any) -> Any:
+        """Load what the cache is to keep."""
+        if self._left == 0:
+            return load(*arguments)
+        self._left -= 1
+        before = self._states()
+        loaded = load(*arguments)
+        if self._states() != before:
+            self._left = 0
+            warn_user(
+                "the cache keeps samples as the dataset gives them first, and that draws random numbers, so every "
+                "epoch gets the same; give what is random to DataLoader(transform=...), which comes after it"
+            )
+        return loaded
+
+    @staticmethod
+    def _states() -> tuple[Any, ...]:
+        state: Any = np.random.get_state()
+        numpys = state[1].tobytes(), *state[2:]
+        return random.getstate(), numpys, torch.get_rng_state().numpy().tobytes()
+
+
 class TimedView:
     """The samples of a :class:`CachedView`, as :meth:`CachedView.timed` returns them."""
 
@@ -293,21 +328,6 @@ class TimedView:
 
     def __getitem__(self, index: Any) -> Any:
         return self._load(index)
-
-
-def warn_of_randomness(dataset: Any) -> None:
-    """Warn if the dataset has a transform of its own, whose result would be cached."""
-    root = root_of(dataset)
-    if has_two_stages(root) or _is_held(root):
-        return  # its transform comes after the cache, or nothing is kept
-    for part in parts_of(root):
-        for name in ("transform", "transforms"):
-            if held(part, name) is not None:
-                warn_user(
-                    f"the cache keeps samples as {type(part).__name__} gives them, after its own '{name}'; if "
-                    "that is random, give it to DataLoader(transform=...) instead, which comes after the cache"
-                )
-                return
 
 
 def holds_values(dataset: Any) -> bool:
@@ -327,24 +347,3 @@ def holds_values(dataset: Any) -> bool:
         parts = dataset.datasets
         return all(map(holds_values, parts.values() if isinstance(parts, dict) else parts))
     return kind is TensorDataset or type(dataset) in (list, tuple, range, str, np.ndarray, torch.Tensor)
-
-
-def is_remote(dataset: Any) -> bool:
-    """Whether samples of a dataset, or of one that it is made of, come from a server."""
-    return any(isinstance(part, SampleSource) and part.is_remote for part in parts_of(dataset))
-
-
-def parts_of(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and those that it is made of, each once, as far as torch's own wrappers show them."""
-    found: dict[int, Any] = {}
-    waiting = [dataset]
-    while waiting:
-        part = waiting.pop()
-        if part is None or id(part) in found:
-            continue  # a part may know the whole
-        found[id(part)] = part
-        yield part
-        inner = held(part, "datasets")
-        if isinstance(inner, dict):
-            inner = list(inner.values())
-        waiting += reversed(inner) if isinstance(inner, (list, tuple)) else [held(part, "dataset")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MemberDescriptorType
 from typing import Any
 
@@ -11,14 +11,17 @@ import numpy as np
 from torch.utils.data import StackDataset, Subset
 
 from foreload._torch import wrapper_kind
-from foreload.checks import optional
+from foreload.checks import held, optional
 from foreload.order.index import row_numbers
+from foreload.protocol import SampleSource
 
 __all__ = [
     "Places",
     "draws_together",
     "is_proxy",
+    "is_remote",
     "loads_together",
+    "parts_of",
     "places_of",
     "root_of",
     "told_apart",
@@ -141,3 +144,24 @@ def told_apart(dataset: Any, samples: Any, count: int) -> list[Any]:
             "samples cannot be told apart, as a cache and a batch that fails in part need them: return a list"
         )
     return list(samples)
+
+
+def is_remote(dataset: Any) -> bool:
+    """Whether samples of a dataset, or of one that it is made of, come from a server."""
+    return any(isinstance(part, SampleSource) and part.is_remote for part in parts_of(dataset))
+
+
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those that it is made of, each once, as far as torch's own wrappers show them."""
+    found: dict[int, Any] = {}
+    waiting = [dataset]
+    while waiting:
+        part = waiting.pop()
+        if part is None or id(part) in found:
+            continue  # a part may know the whole
+        found[id(part)] = part
+        yield part
+        inner = held(part, "datasets")
+        if isinstance(inner, dict):
+            inner = list(inner.values())
+        waiting += reversed(inner) if isinstance(inner, (list, tuple)) else [held(part, "dataset")]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload._torch import storage_uses
+from foreload._torch import address_of, base_of, coo_parts, storage_uses
 from foreload.dataset_state.walk import walk
 from foreload.nested.constants import is_constant
 
@@ -116,8 +116,9 @@ class _Parts:
 
     def _add_tensor(self, tensor: torch.Tensor, waiting: list[Any]) -> None:
         for storage in _storages(tensor):
-            self.storages[storage._cdata] = storage, self.storages.get(storage._cdata, (storage, 0))[1] + 1
-        base = tensor._base
+            place = address_of(storage)
+            self.storages[place] = storage, self.storages.get(place, (storage, 0))[1] + 1
+        base = base_of(tensor)
         if base is not None:  # which only torch refers to, unless something else does
             self.bases.add(id(base))
             self.references.setdefault(id(base), 0)
@@ -136,7 +137,7 @@ def _count(objects: dict[int, Any], key: int) -> int:
 _OWN = 0
 _OWN = _count({0: object()}, 0)
 _VIEW = torch.zeros(2)[:1]
-_OF_BASE = _count({0: _VIEW._base}, 0)
+_OF_BASE = _count({0: base_of(_VIEW)}, 0)
 
 
 def _inside(value: Any) -> list[Any]:
@@ -172,7 +173,7 @@ def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     if tensor.layout is torch.strided:
         return [tensor.untyped_storage()]
     if tensor.layout is torch.sparse_coo:
-        return [tensor._values().untyped_storage(), tensor._indices().untyped_storage()]
+        return [part.untyped_storage() for part in coo_parts(tensor)]
     return []
 
 

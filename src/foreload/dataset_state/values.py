@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Subset
 
 from foreload._torch import tensor_version, wrapper_kind
-from foreload.cache.view import parts_of
+from foreload.cache.wrappers import parts_of
 from foreload.checks import Array
 from foreload.datasets.rows import fields_of
 from foreload.errors import warn_user

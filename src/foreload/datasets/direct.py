@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from foreload import _native
-from foreload.cache.view import is_remote, parts_of
+from foreload.cache.wrappers import is_remote, parts_of
 from foreload.checks import check_bool
 from foreload.errors import warn_user
 

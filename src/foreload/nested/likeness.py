@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload._torch import coo_parts
 from foreload.nested.constants import is_constant
 from foreload.nested.containers import attributes, is_kept_whole
 from foreload.nested.tensors import bytes_of
@@ -104,8 +105,7 @@ def _has_contents_of(value: Any, other: Any) -> bool:
     try:
         if isinstance(value, torch.Tensor):
             if value.layout is torch.sparse_coo:
-                ours, theirs = ((part._indices(), part._values()) for part in (value, other))
-                return all(map(torch.equal, ours, theirs))
+                return all(map(torch.equal, coo_parts(value), coo_parts(other)))
             if value.layout is not torch.strided or value.is_nested or value.is_quantized:
                 return _are_pickled_alike(value, other)
             return value.device.type == "meta" or np.array_equal(_bytes(value), _bytes(other))

@@ -6,12 +6,12 @@ import copyreg
 import io
 import pickle
 import weakref
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 import torch
 
+from foreload._torch import registered_reducers
 from foreload.nested.containers import attributes, has_own_rules, is_image, reduced
 from foreload.nested.memory import Memory, is_packed, is_spread_out, span_of
 from foreload.nested.tensors import bytes_of, tensors
@@ -245,12 +245,11 @@ class _Registered:
 
     def own(self) -> dict[type, Any]:
         """Return it; looking all through takes longer than to pickle a small batch."""
-        present: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-        if present != self._all:
-            self._all = dict(present)
+        if registered_reducers != self._all:
+            self._all = dict(registered_reducers)
             self._own = {
                 kind: reduce
-                for kind, reduce in present.items()
+                for kind, reduce in self._all.items()
                 if not str(getattr(reduce, "__module__", "")).startswith(("torch.", "multiprocessing."))
             }
         return self._own

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foreload.batch.buffers import Buffers
-from foreload.cache.view import warn_of_randomness
-from foreload.cache.wrappers import root_of
+from foreload.cache.view import has_two_stages
+from foreload.cache.wrappers import parts_of, root_of
+from foreload.checks import held
 from foreload.dataset_state.between_epochs import BetweenEpochs
 from foreload.errors import warn_user
+from foreload.protocol import NativeBatches
 
 if TYPE_CHECKING:
     from foreload.cache.loader_cache import CacheSpec, LoaderCache
@@ -42,7 +44,7 @@ class Opened:
 
     def keep(self, cache: LoaderCache, spec: CacheSpec) -> None:
         """Use a cache, beginning with the next epoch."""
-        warn_of_randomness(spec.dataset)
+        _warn_of_transform(root_of(spec.dataset))
         self.cache, self.changes = cache, BetweenEpochs(root_of(spec.dataset))
 
     def drop_outdated(self, *, has_copies: bool) -> None:
@@ -70,3 +72,17 @@ class Opened:
         if self.buffers is None or self.buffers.process != os.getpid():
             self.buffers = Buffers(pin=pin, keep=keep)
         return self.buffers
+
+
+def _warn_of_transform(dataset: Any) -> None:
+    """Warn if the dataset has a transform of its own, whose result would be cached."""
+    if has_two_stages(dataset) or (isinstance(dataset, NativeBatches) and dataset.is_held):
+        return  # its transform comes after the cache, or nothing is kept
+    for part in parts_of(dataset):
+        for name in ("transform", "transforms"):
+            if held(part, name) is not None:
+                warn_user(
+                    f"the cache keeps samples as {type(part).__name__} gives them, after its own '{name}'; if "
+                    "that is random, give it to DataLoader(transform=...) instead, which comes after the cache"
+                )
+                return

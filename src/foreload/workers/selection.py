@@ -20,7 +20,8 @@ from torch.utils.data import Sampler, default_convert
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.columns import ColumnAssembly
-from foreload.cache.view import holds_values, is_remote
+from foreload.cache.view import holds_values
+from foreload.cache.wrappers import is_remote
 from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of
 from foreload.datasets.native import native_assembly

@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
-from foreload.cache.view import is_remote
+from foreload.cache.wrappers import is_remote
 from foreload.checks import is_instance
 
 __all__ = ["CopyWatch", "CrewSpec", "Workers", "check_left_to_torch", "check_workers", "is_left_to_torch"]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from foreload import _native
-from foreload._torch import generator_address
+from foreload._torch import address_of
 
 __all__ = ["GeneratorStates", "Trio", "states_of"]
 
@@ -99,7 +99,7 @@ def _bit_generator(state: np.random.RandomState) -> Any:
 
 def _in_place(trio: Trio, numpy_normal: int, torch_words: int) -> _native.Twisters:
     words = bytes(_WORD_BYTES)
-    at = generator_address(trio.torch) + torch_words - len(_TORCH_ENGINE)
+    at = address_of(trio.torch) + torch_words - len(_TORCH_ENGINE)
     return _native.Twisters(
         [
             (id(trio.python) + _PYTHON_HEADER, _KEYED_POSITION + words, len(_KEYED_POSITION)),
@@ -118,7 +118,7 @@ def _places() -> tuple[int, int] | None:
     normal = struct.pack("d", trio.numpy.get_state(legacy=False)["gauss"])
     numpy_normal = ctypes.string_at(id(trio.numpy), type(trio.numpy).__basicsize__).find(normal) - 8
     words = np.frombuffer(trio.torch.get_state().numpy().tobytes(), np.uint64, _WORDS, 24).astype(np.uint32)
-    torch_words = ctypes.string_at(generator_address(trio.torch), 128 + _WORD_BYTES).find(words.tobytes())
+    torch_words = ctypes.string_at(address_of(trio.torch), 128 + _WORD_BYTES).find(words.tobytes())
     found = numpy_normal >= _PYTHON_HEADER and torch_words >= len(_TORCH_ENGINE) and torch_words % 8 == 4
     fits = random.Random.__base__.__basicsize__ == _PYTHON_HEADER + 4 + _WORD_BYTES + 4  # type: ignore[union-attr]
     if not (found and fits) or not _works(trio, numpy_normal, torch_words):
