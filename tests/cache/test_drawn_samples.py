@@ -40,6 +40,8 @@ class TogetherRows(Rows):
 @pytest.mark.parametrize("kind", [Rows, TogetherRows])
 @pytest.mark.parametrize("library", DRAWS)
 def test_a_sample_that_draws_is_warned_of_once(library: str, kind: Any, options: dict[str, Any]) -> None:
+    if library == "python" and "workers" in options:
+        pytest.skip("getstate() of Python's module is not about the generator of a worker thread")
     loader = fl.DataLoader(kind(DRAWS[library]), 4, cache="1MiB", **{"num_workers": 0, **options})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
