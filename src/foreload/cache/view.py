@@ -201,7 +201,7 @@ class CachedView(Dataset[Any]):
         positions: Sequence[Any] = indices
         samples: Sequence[Any]
         if self._store is None:
-            samples = self._read_many(indices)
+            samples = self._asked(self._root, indices)
         else:
             positions = [self._position(index, len(self._store)) for index in indices]
             if self._is_split and None in positions:
