@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import foreload as fl
-from foreload.dataset_state.given import find_held
+from foreload.dataset_state.given import OwnedMemory, find_held
 
 
 class Records(Dataset[Any]):
@@ -177,13 +177,13 @@ MADE: dict[str, Callable[[Holder], Any]] = {
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_part_that_is_held_elsewhere_is_found(name: str) -> None:
     holder = Holder()
-    assert find_held([GIVEN[name](holder)], owners=(holder,))
+    assert find_held([GIVEN[name](holder)], is_owned=OwnedMemory(holder).holds)
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_only_in_the_batch_is_not(name: str) -> None:
     holder = Holder()
-    assert find_held([MADE[name](holder)], owners=(holder,)) is None
+    assert find_held([MADE[name](holder)], is_owned=OwnedMemory(holder).holds) is None
 
 
 def test_what_only_garbage_refers_to_is_not_held() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import gc
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -17,7 +18,7 @@ from foreload._torch import address_of, base_of, coo_parts, storage_uses
 from foreload.dataset_state.walk import walk
 from foreload.nested.constants import is_constant
 
-__all__ = ["HELD", "find_held"]
+__all__ = ["HELD", "OwnedMemory", "find_held"]
 
 # Why copies of a dataset might not do.
 HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
@@ -30,21 +31,17 @@ _MOST_VALUES = 2_000
 
 
 def find_held(
-    batch: list[Any],
-    others: Sequence[Any] = (),
-    owners: Sequence[Any] = (),
-    is_apart: Callable[[int], bool] = lambda _: False,
+    batch: list[Any], others: Sequence[Any] = (), is_owned: Callable[[int], bool] = lambda _: False
 ) -> str | None:
     """Return the class of a part of a batch that something else refers to; None: nothing does.
 
-    Told by the counts of references to objects and to the memory of tensors; constants do not count. A tensor
-    over memory that torch has not allocated, as that of an array, is looked for in the arrays of the dataset.
+    Told by the counts of references to objects and to the memory of tensors; constants do not count.
 
     Args:
         batch: a list that holds the batch, to which nothing else of the caller's refers.
         others: what may refer to parts of it.
-        owners: the dataset and what is applied to its samples.
-        is_apart: whether memory at an address is not of the dataset.
+        is_owned: whether memory at an address is the dataset's; it is asked for that of tensors that torch has not
+            allocated, as that of an array.
 
     >>> records = [{"text": "a"}]
     >>> find_held([records[0]]), find_held([records[0]], [records]), find_held([dict(records[0])])
@@ -53,16 +50,55 @@ def find_held(
     >>> find_held([rows[0]]), find_held([rows[0].clone()])
     ('Tensor', None)
     """
-    found = _find(batch, others, owners, is_apart)
+    found = _find(batch, others, is_owned)
     if found is not None:  # perhaps only by what is garbage
         gc.collect()
-        found = _find(batch, others, owners, is_apart)
+        found = _find(batch, others, is_owned)
     return found
 
 
-def _find(
-    batch: list[Any], others: Sequence[Any], owners: Sequence[Any], is_apart: Callable[[int], bool]
-) -> str | None:
+class OwnedMemory:
+    """The memory of the arrays and tensors that a dataset holds.
+
+    Looked for at the first question, and again whenever that takes but a small part of the time since then.
+
+    Args:
+        owners: the dataset and what is applied to its samples.
+
+    >>> values = np.zeros(3)
+    >>> memory = OwnedMemory([values])
+    >>> memory.holds(values[2:].ctypes.data), memory.holds(np.zeros(3).ctypes.data)
+    (True, False)
+    """
+
+    _SHARE = 50
+
+    def __init__(self, *owners: Any) -> None:
+        self._owners = owners
+        self._spans: list[tuple[int, int]] = []
+        self._next = 0.0
+
+    def holds(self, address: int) -> bool:
+        """Whether memory at an address is part of it."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._spans = [span for owner in self._owners for span in _spans_of(owner)]
+            done = time.monotonic()
+            self._next = done + self._SHARE * (done - now)
+        return any(begin <= address < end for begin, end in self._spans)
+
+
+def _spans_of(owner: Any) -> Iterator[tuple[int, int]]:
+    for _, value in islice(walk(owner, None, _MOST_VALUES), _MOST_VALUES):
+        if isinstance(value, np.ndarray):
+            begin, end = np.lib.array_utils.byte_bounds(value)
+            yield int(begin), int(end)
+        elif isinstance(value, torch.Tensor):
+            for storage in _storages(value):
+                yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def _find(batch: list[Any], others: Sequence[Any], is_owned: Callable[[int], bool]) -> str | None:
     parts = _Parts()
     parts.walk(batch)
     judged, storages = list(parts.all), list(parts.storages)
@@ -71,14 +107,12 @@ def _find(
     for key in judged:
         if parts.others(key) > 0:
             return type(parts.all[key]).__name__
-    addresses = []
     for place in storages:
         storage, tensors = parts.storages[place]
-        if storage_uses(place) - 1 > tensors:
+        is_foreign = storage.nbytes() > 0 and not storage.resizable()
+        if storage_uses(place) - 1 > tensors or (is_foreign and is_owned(storage.data_ptr())):
             return "Tensor"
-        if not storage.resizable() and storage.nbytes() and not is_apart(storage.data_ptr()):
-            addresses.append(storage.data_ptr())
-    return "Tensor" if addresses and _is_in_memory_of(owners, addresses) else None
+    return None
 
 
 class _Parts:
@@ -175,18 +209,3 @@ def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     if tensor.layout is torch.sparse_coo:
         return [part.untyped_storage() for part in coo_parts(tensor)]
     return []
-
-
-def _is_in_memory_of(owners: Sequence[Any], addresses: list[int]) -> bool:
-    for owner in owners:
-        for _, value in islice(walk(owner, None, _MOST_VALUES), _MOST_VALUES):
-            if isinstance(value, np.ndarray):
-                begin, end = np.lib.array_utils.byte_bounds(value)
-            elif isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.is_sparse:
-                begin = value.untyped_storage().data_ptr()
-                end = begin + value.untyped_storage().nbytes()
-            else:
-                continue
-            if any(begin <= address < end for address in addresses):
-                return True
-    return False

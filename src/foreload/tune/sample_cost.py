@@ -8,7 +8,7 @@ from typing import Any
 
 from foreload.cache.serialize import flatten_exactly, restore
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.given import HELD, find_held
+from foreload.dataset_state.given import HELD, OwnedMemory, find_held
 from foreload.record.usage import queued_seconds
 from foreload.tune.workload import STRIDE, Workload
 
@@ -43,13 +43,13 @@ def sample_cost(
         watch: looks at what loading changes.
         reasons: why batches of the copies' could not be delivered is added to it.
     """
-    dataset, collate = work.view, work.collate or _nothing
+    dataset, collate, memory = work.view, work.collate or _nothing, OwnedMemory(*work.watched)
     started, busy = time.perf_counter(), _busy_seconds()
     kept = [dataset[0]]  # which may open files
     taken, loading = time.perf_counter() - started, _busy_seconds() - busy
     first: list[Any] = [*_timed(collate, kept[:1])]
     one = first[-1]
-    reasons += _why_not_sent(work, first, [kept])
+    reasons += _why_not_sent(work, memory, first, [kept])
     done = 1
     watch.look()
     if taken + one <= _SLOW_SECONDS:
@@ -76,23 +76,24 @@ def sample_cost(
     several: list[Any] = [*_collating(collate, kept[:most], one, work.batch_size or 1)]
     collating = several[-1]
     watch.look()
-    reasons += _why_not_sent(work, several, [first, kept])
+    reasons += _why_not_sent(work, memory, several, [first, kept])
     is_sent = work.collate is not None and "threads" not in work.kinds and not reasons
     sent = _sending(first[0], several[0], len(kept[:most])) if is_sent else None
     return cost + collating[0], busy + collating[1], sent
 
 
-def _why_not_sent(work: Workload, batch: list[Any], others: list[Any]) -> list[str]:
+def _why_not_sent(work: Workload, memory: OwnedMemory, batch: list[Any], others: list[Any]) -> list[str]:
     """Return why a process could not send a batch as it is.
 
     Args:
         work: what is loaded.
+        memory: the dataset's.
         batch: a list that holds it.
         others: samples that it may have been made of, and what else refers to them here.
     """
     if "threads" in work.kinds or work.collate is None:
         return []
-    held = find_held(batch, others, work.watched)
+    held = find_held(batch, others, memory.holds)
     if held is not None:
         return [HELD.format(held)]
     try:

@@ -25,7 +25,7 @@ from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import StatefulSamples, is_due
 from foreload.cache.serialize import flatten, flatten_exactly
 from foreload.dataset_state.digest import CHANGES
-from foreload.dataset_state.given import HELD, find_held
+from foreload.dataset_state.given import HELD, OwnedMemory, find_held
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
 from foreload.nested.picklers import TorchPickler
@@ -77,11 +77,6 @@ class WorkerTask:
     held: CopyWatch | None = None
     settings: LoopSettings | None = None
     program: ProgramState | None = None
-
-    @property
-    def user_code(self) -> tuple[Any, ...]:
-        """The dataset, and what is applied to its samples."""
-        return self.dataset, self.spec.transform, self.spec.collate_fn
 
     def __getstate__(self) -> dict[str, Any]:
         # Whatever unpickles the dataset has the settings already.
@@ -161,6 +156,7 @@ class WorkerState:
         except Exception as error:
             self._failure = self._pickled(error)
         self._slots = slots
+        self._memory = OwnedMemory(task.dataset, task.spec.transform, task.spec.collate_fn)
 
     def _flatten(self, holder: list[Any]) -> list[memoryview]:
         """Return the parts of the batch that a list holds."""
@@ -168,9 +164,12 @@ class WorkerState:
         if task.held is None:
             return flatten(holder[0]) if task.is_chosen else flatten(holder[0], TorchPickler)
         # The calling thread takes over what cannot be sent as it is.
-        if (held := find_held(holder, (), task.user_code, self._slots.holds)) is not None:
+        if (held := find_held(holder, (), self._is_owned)) is not None:
             raise pickle.PicklingError(HELD.format(held))
         return flatten_exactly(holder[0])
+
+    def _is_owned(self, address: int) -> bool:
+        return not self._slots.holds(address) and self._memory.holds(address)
 
     def _pickled(self, error: Exception) -> PickledError:
         return pickle_error(error, self._worker, self._dumps)
