@@ -90,9 +90,10 @@ class OwnedMemory:
 
 def _spans_of(owner: Any) -> Iterator[tuple[int, int]]:
     for _, value in islice(walk(owner, None, _MOST_VALUES), _MOST_VALUES):
-        if isinstance(value, np.ndarray):
-            begin, end = np.lib.array_utils.byte_bounds(value)
-            yield int(begin), int(end)
+        if isinstance(value, np.ndarray) and value.size:
+            steps = [(side - 1) * stride for side, stride in zip(value.shape, value.strides, strict=True)]
+            first, before = value.ctypes.data, sum(step for step in steps if step < 0)
+            yield first + before, first + sum(steps) - before + value.itemsize
         elif isinstance(value, torch.Tensor):
             for storage in _storages(value):
                 yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
