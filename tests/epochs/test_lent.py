@@ -39,3 +39,15 @@ def test_a_buffer_that_is_filled_again_is_the_loops_until_it_asks_for_the_next(t
     assert found == [*range(20)]
     first = next(iter(loader))  # and the thread ends, though the loop has it
     assert first["x"].shape == (1,)
+
+
+def test_so_it_is_with_one_worker_thread() -> None:
+    """Where stock raises, since no process can be sent a lock."""
+    found = []
+    with pytest.warns(UserWarning, match="copying it fails"):
+        for batch in fl.DataLoader(
+            Refills(threading.Lock()), batch_size=None, collate_fn=lambda sample: sample, num_workers=1
+        ):
+            time.sleep(0.002)
+            found.append(int(batch["x"][0]))
+    assert found == [*range(20)]

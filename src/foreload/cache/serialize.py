@@ -16,7 +16,16 @@ from foreload.errors import warn_user
 from foreload.nested import is_like, snapshot
 from foreload.nested.picklers import ExactPickler, SamplePickler, TorchPickler, WholePickler
 
-__all__ = ["copied_exactly", "deserialize", "flatten", "flatten_exactly", "restore", "separate", "serialize"]
+__all__ = [
+    "copied_as_sent",
+    "copied_exactly",
+    "deserialize",
+    "flatten",
+    "flatten_exactly",
+    "restore",
+    "separate",
+    "serialize",
+]
 
 P = TypeVar("P", bound=SamplePickler)
 
@@ -53,13 +62,18 @@ def separate(batch: Any) -> Any:
     >>> with warnings.catch_warnings(action="ignore"): separate([box])[0] is box  # pickle does not find the class
     True
     """
+    return copied_as_sent(batch)[0]
+
+
+def copied_as_sent(batch: Any) -> tuple[Any, bool]:
+    """Do as :func:`separate` does; return whether it is the batch itself, too, which changes with the original."""
     with suppress(TypeError, RecursionError):
-        return snapshot(batch, strict=True)
+        return snapshot(batch, strict=True), False
     try:
-        return restore([bytearray(part) for part in flatten(batch, TorchPickler)])
+        return restore([bytearray(part) for part in flatten(batch, TorchPickler)]), False
     except Exception as error:  # of the user's classes; or it is nested too deeply
         warn_user(f"a batch is delivered as collate_fn or the dataset holds it, since copying it fails: {error!r}")
-        return batch
+        return batch, True
 
 
 def flatten_exactly(sample: Any) -> list[memoryview]:

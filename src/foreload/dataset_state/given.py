@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import enum
 import gc
+import logging
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from mmap import mmap
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,20 +21,21 @@ from foreload._torch import address_of, base_of, coo_parts, storage_uses
 from foreload.dataset_state.walk import walk
 from foreload.nested.constants import is_constant
 
-__all__ = ["HELD", "OwnedMemory", "find_held"]
+__all__ = ["HELD", "OwnedMemory", "find_held", "foreign_memory"]
 
 # Why copies of a dataset might not do.
 HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
-_NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, enum.Enum)
+_NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger, np.ufunc)
+_CONSTANTS_OF_PANDAS = ("pandas._libs.tslibs", "pandas._libs.missing")
 
 # The most values of the dataset among which the memory of a tensor is looked for.
 _MOST_VALUES = 2_000
 
 
 def find_held(
-    batch: list[Any], others: Sequence[Any] = (), is_owned: Callable[[int], bool] = lambda _: False
+    batch: list[Any], others: Sequence[Any] = (), is_owned: Callable[[int, int], bool] = lambda *_: False
 ) -> str | None:
     """Return the class of a part of a batch that something else refers to; None: nothing does.
 
@@ -40,8 +44,8 @@ def find_held(
     Args:
         batch: a list that holds the batch, to which nothing else of the caller's refers.
         others: what may refer to parts of it.
-        is_owned: whether memory at an address is the dataset's; it is asked for that of tensors that torch has not
-            allocated, as that of an array.
+        is_owned: whether memory between two addresses is the dataset's; it is asked for that of tensors that torch
+            has not allocated, as that of an array.
 
     >>> records = [{"text": "a"}]
     >>> find_held([records[0]]), find_held([records[0]], [records]), find_held([dict(records[0])])
@@ -57,8 +61,15 @@ def find_held(
     return found
 
 
+def foreign_memory(batch: list[Any]) -> set[int]:
+    """Return the addresses of the tensors in a batch that lie in memory that torch has not allocated."""
+    parts = _Parts()
+    parts.walk(batch)
+    return {begin for begin, _ in parts.foreign()}
+
+
 class OwnedMemory:
-    """The memory of the arrays and tensors that a dataset holds.
+    """The memory of the arrays, tensors and buffers that a dataset holds.
 
     Looked for at the first question, and again whenever that takes but a small part of the time since then.
 
@@ -67,7 +78,7 @@ class OwnedMemory:
 
     >>> values = np.zeros(3)
     >>> memory = OwnedMemory([values])
-    >>> memory.holds(values[2:].ctypes.data), memory.holds(np.zeros(3).ctypes.data)
+    >>> memory.holds(*_span_of(values[2:])), memory.holds(*_span_of(np.zeros(3)))
     (True, False)
     """
 
@@ -78,41 +89,56 @@ class OwnedMemory:
         self._spans: list[tuple[int, int]] = []
         self._next = 0.0
 
-    def holds(self, address: int) -> bool:
-        """Whether memory at an address is part of it."""
+    def holds(self, begin: int, end: int) -> bool:
+        """Whether some of the memory between two addresses is part of it."""
         now = time.monotonic()
         if now >= self._next:
             self._spans = [span for owner in self._owners for span in _spans_of(owner)]
             done = time.monotonic()
             self._next = done + self._SHARE * (done - now)
-        return any(begin <= address < end for begin, end in self._spans)
+        return any(first < end and begin < last for first, last in self._spans)
 
 
 def _spans_of(owner: Any) -> Iterator[tuple[int, int]]:
     for _, value in islice(walk(owner, None, _MOST_VALUES), _MOST_VALUES):
-        if isinstance(value, np.ndarray) and value.size:
-            steps = [(side - 1) * stride for side, stride in zip(value.shape, value.strides, strict=True)]
-            first, before = value.ctypes.data, sum(step for step in steps if step < 0)
-            yield first + before, first + sum(steps) - before + value.itemsize
-        elif isinstance(value, torch.Tensor):
-            for storage in _storages(value):
-                yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        if isinstance(value, torch.Tensor):
+            yield from map(_span_of, _storages(value))
+        elif isinstance(value, np.ndarray) and value.dtype == object:
+            yield from (_span_of(part) for part in value.flat[:_MOST_VALUES] if isinstance(part, np.ndarray))
+        elif isinstance(value, _BUFFERS):
+            yield _span_of(value)
 
 
-def _find(batch: list[Any], others: Sequence[Any], is_owned: Callable[[int], bool]) -> str | None:
+_BUFFERS = (np.ndarray, bytearray, memoryview, mmap, array, torch.UntypedStorage)
+
+
+def _span_of(memory: Any) -> tuple[int, int]:
+    """Return the addresses of the first byte of an array, a storage or a buffer, and of the one after its last."""
+    if isinstance(memory, torch.UntypedStorage):
+        return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
+    if not isinstance(memory, np.ndarray):
+        try:
+            memory = np.frombuffer(memory, np.uint8)
+        except (ValueError, BufferError):  # it is empty, closed, or in pieces
+            return 0, 0
+    if memory.size == 0:
+        return 0, 0
+    steps = [(side - 1) * stride for side, stride in zip(memory.shape, memory.strides, strict=True)]
+    first, before = memory.ctypes.data, sum(step for step in steps if step < 0)
+    return first + before, first + sum(steps) - before + memory.itemsize
+
+
+def _find(batch: list[Any], others: Sequence[Any], is_owned: Callable[[int, int], bool]) -> str | None:
     parts = _Parts()
     parts.walk(batch)
-    judged, storages = list(parts.all), list(parts.storages)
+    judged, storages, foreign = list(parts.all), list(parts.storages), parts.foreign()
     for other in others:
         parts.walk(other)
     for key in judged:
         if parts.others(key) > 0:
             return type(parts.all[key]).__name__
-    for place in storages:
-        storage, tensors = parts.storages[place]
-        is_foreign = storage.nbytes() > 0 and not storage.resizable()
-        if storage_uses(place) - 1 > tensors or (is_foreign and is_owned(storage.data_ptr())):
-            return "Tensor"
+    if any(parts.is_shared(place) for place in storages) or any(is_owned(*span) for span in foreign):
+        return "Tensor"
     return None
 
 
@@ -161,11 +187,31 @@ class _Parts:
 
     def others(self, key: int) -> int:
         """Return the number of references to a part from elsewhere."""
-        return _count(self.all, key) - self.references[key] - (_OF_BASE if key in self.bases else 0)
+        count = _count(self.all, key) - self.references[key] - (_OF_BASE if key in self.bases else 0)
+        if count > 0 and isinstance(self.all[key], _BUFFERS):
+            # Each tensor over memory of an array holds that array, or one over the same memory.
+            begin, end = _span_of(self.all[key])
+            count -= sum(begin <= first < end for first, _ in self.foreign())
+        return count
+
+    def foreign(self) -> list[tuple[int, int]]:
+        """Return the memory of tensors that torch has not allocated."""
+        storages = [storage for storage, _ in self.storages.values()]
+        return [_span_of(storage) for storage in storages if storage.nbytes() and not storage.resizable()]
+
+    def is_shared(self, place: int) -> bool:
+        """Whether something else lies in the memory of tensors, or holds it."""
+        held = self.storages[place]
+        references = _storage_count(held) - _OF_STORAGE - self.references.get(id(held[0]), 0)
+        return references > 0 or storage_uses(place) - 1 > held[1]
 
 
 def _count(objects: dict[int, Any], key: int) -> int:
     return sys.getrefcount(objects[key]) - _OWN
+
+
+def _storage_count(held: tuple[torch.UntypedStorage, int]) -> int:
+    return sys.getrefcount(held[0])
 
 
 # What is counted of an object that only the dictionary refers to; and of a tensor for that others are views of it.
@@ -177,29 +223,51 @@ _OF_BASE = _count({0: base_of(_VIEW)}, 0)
 
 def _inside(value: Any) -> list[Any]:
     """Return what an object refers to, as often as it does."""
+    if isinstance(value, np.memmap) and _is_read_only(value):
+        return []  # (It has the file as an attribute.)
     inside = gc.get_referents(value)
-    if isinstance(value, np.ndarray):  # which the collector does not know
+    if isinstance(value, (np.ndarray, np.void)):  # which the collector does not know
         if value.base is not None:
-            inside.append(value.base)
+            inside += () if _is_read_only(value) else (value.base,)
         elif value.dtype.hasobject:
             inside.extend(value.reshape(-1) if value.dtype == object else _OBJECTS)
     return inside
+
+
+def _is_read_only(array: Any) -> bool:
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return not isinstance(array, np.void)
 
 
 # In place of the objects in the fields of an array, of which nothing is known: something that is referred to here.
 _OBJECTS: tuple[Any] = ([],)
 
 
-def _is_settled(value: Any) -> bool:
+def _is_settled(value: Any, depth: int = 4) -> bool:
     """Whether nobody changes an object, or what it holds, or knows it by its identity."""
     kind = type(value)
-    if kind in (tuple, frozenset):
-        return all(type(part) in _ATOMS or _is_settled(part) for part in value)
-    if isinstance(value, _NAMED):
-        return is_constant(value)
-    if str(kind.__module__).partition(".")[0] == "pandas" and kind.__name__.endswith("Index"):
-        return True
-    return is_constant(value) and not getattr(value, "__dict__", None)
+    if issubclass(kind, tuple) or kind is frozenset:
+        # (A deeper one is looked into as other objects are.)
+        return (
+            depth > 0
+            and not hasattr(value, "__dict__")
+            and all(type(part) in _ATOMS or _is_settled(part, depth - 1) for part in value)
+        )
+    if isinstance(value, torch.Tensor):
+        return kind is torch.Tensor and value.numel() == 0 and not value.requires_grad and not vars(value)
+    if isinstance(value, (*_NAMED, np.generic)):
+        return isinstance(value, (logging.Logger, np.ufunc)) or is_constant(value)
+    module = str(kind.__module__)
+    if module.startswith("pandas."):
+        return module.startswith(_CONSTANTS_OF_PANDAS) or kind.__name__ == "BlockPlacement"
+    if module == "pandas":
+        return kind.__name__.endswith(("Index", "Timestamp", "Timedelta", "Period", "NaTType", "NAType"))
+    # (One of a user's class that is derived from a constant's may have attributes.)
+    is_derived = isinstance(value, (str, bytes, int, float, complex)) and kind not in _ATOMS
+    return not is_derived and is_constant(value)
 
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
@@ -207,6 +275,25 @@ def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
         return []
     if tensor.layout is torch.strided:
         return [tensor.untyped_storage()]
-    if tensor.layout is torch.sparse_coo:
-        return [part.untyped_storage() for part in coo_parts(tensor)]
-    return []
+    parts_of = _SPARSE.get(tensor.layout)
+    return [] if parts_of is None else [part.untyped_storage() for part in parts_of(tensor)]
+
+
+# The tensors that a sparse one consists of.
+_SPARSE: dict[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    torch.sparse_coo: coo_parts,
+    torch.sparse_csr: lambda tensor: (tensor.crow_indices(), tensor.col_indices(), tensor.values()),
+    torch.sparse_bsr: lambda tensor: (tensor.crow_indices(), tensor.col_indices(), tensor.values()),
+    torch.sparse_csc: lambda tensor: (tensor.ccol_indices(), tensor.row_indices(), tensor.values()),
+    torch.sparse_bsc: lambda tensor: (tensor.ccol_indices(), tensor.row_indices(), tensor.values()),
+}
+
+
+def _of_new_storage() -> int:
+    parts = _Parts()
+    parts.walk([torch.zeros(1)])
+    return sum(map(_storage_count, parts.storages.values()))
+
+
+# What is counted of the storage of a new tensor.
+_OF_STORAGE = _of_new_storage()

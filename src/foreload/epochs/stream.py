@@ -20,7 +20,7 @@ from foreload.batch.generators.threads import seed_own_generators, with_own_gene
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import BEGUN, Progress, is_due
-from foreload.cache.serialize import copied_exactly, separate
+from foreload.cache.serialize import copied_as_sent, copied_exactly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.progress import warn_of_length
 from foreload.record.spans import Lane, Spans
@@ -103,7 +103,7 @@ class _Worker:
                 with _native.Work(self.lane.native, made * task.num_workers + task.worker):
                     batch = next(batches)
                     if batches.may_change:  # before the loop gets it
-                        batch, is_lent = (separate(batch), False) if task.sends else copied_exactly(batch)
+                        batch, is_lent = (copied_as_sent if task.sends else copied_exactly)(batch)
             except StopIteration:
                 self.batches.put(_End(state=batches.state()))
                 return

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-import foreload.forks.generator  # noqa: F401 (no other thread is to draw while this process forks)
 from foreload.forks.descriptors import own_positions
 from foreload.machine import open_process
 

@@ -299,7 +299,11 @@ _OF_IMAGES = {"_im", "im", "_mode", "_size", "info", "palette", "_readonly", "re
 def _lost_of_image(held: dict[Any, Any]) -> str | None:
     if (palette := held.get("palette")) is not None and palette.mode != "RGB":
         return "the transparency of an image's palette is not sent"
-    extra = held.keys() - _OF_IMAGES if held.get("_exif") is None else {"_exif"}
+    extra = held.keys() - _OF_IMAGES
+    if (exif := held.get("_exif")) is not None:
+        there = type(exif)()
+        there.load(held["info"].get("exif"))  # from which the image that comes back reads it
+        extra |= {"_exif"} if dict(there) != dict(exif) else set()
     return f"{min(map(str, extra))!r} of an image is not sent" if extra else None
 
 
@@ -315,6 +319,8 @@ def _lost(value: Any) -> str | None:
         return None if parts == (None, None, None) else "the traceback of an exception is not sent"
     if isinstance(value, np.ma.MaskedArray):
         return "the hard mask of an array is not sent" if value.hardmask else None
+    if kind in weakref.ProxyTypes:
+        return "what a weak proxy refers to is not sent"
     if is_image(kind):
         return _lost_of_image(dict(attributes(value)))
     if kind is object:

@@ -8,7 +8,7 @@ from typing import Any
 
 from foreload.cache.serialize import flatten_exactly, restore
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.given import HELD, OwnedMemory, find_held
+from foreload.dataset_state.given import HELD, OwnedMemory, find_held, foreign_memory
 from foreload.record.usage import queued_seconds
 from foreload.tune.workload import STRIDE, Workload
 
@@ -53,7 +53,13 @@ def sample_cost(
     done = 1
     watch.look()
     if taken + one <= _SLOW_SECONDS:
-        one = _timed(collate, [dataset[0]])[1]
+        again: list[Any] = [*_timed(collate, [dataset[0]])]
+        one = again[-1]
+        if "threads" not in work.kinds and foreign_memory(first) & foreign_memory(
+            again
+        ):  # which the dataset holds
+            reasons.append(HELD.format("Tensor"))
+        del again
     if taken <= _SLOW_SECONDS:
         taken, loading, done = 0.0, 0.0, 0
     slowest, sample = 0.0, None
@@ -78,7 +84,7 @@ def sample_cost(
     watch.look()
     reasons += _why_not_sent(work, memory, several, [first, kept])
     is_sent = work.collate is not None and "threads" not in work.kinds and not reasons
-    sent = _sending(first[0], several[0], len(kept[:most])) if is_sent else None
+    sent = _sending(first, several, kept, len(kept[:most])) if is_sent else None
     return cost + collating[0], busy + collating[1], sent
 
 
@@ -103,23 +109,25 @@ def _why_not_sent(work: Workload, memory: OwnedMemory, batch: list[Any], others:
     return []
 
 
-def _sending(one: Any, several: Any, count: int) -> tuple[float, float]:
-    """Return the seconds that it takes to send a sample in a batch, and to put it together again.
+def _sending(one: list[Any], several: list[Any], samples: list[Any], count: int) -> tuple[float, float]:
+    """Return the seconds that it takes to look at and send a sample in a batch, and to put it together again.
 
     Args:
-        one: a batch of one sample.
-        several: a batch of ``count`` samples.
+        one: a list that holds a batch of one sample.
+        several: one that holds a batch of ``count`` samples.
+        samples: the samples.
         count: how many there are.
     """
-    tries = [(*_sent(one), *_sent(several)) for _ in range(2)]
+    tries = [(*_sent(one, [several, samples]), *_sent(several, [one, samples])) for _ in range(2)]
     first_sent, first_taken, sent, taken = map(min, zip(*tries, strict=True))
     others = max(1, count - 1)
     return max(0.0, sent - first_sent) / others, max(0.0, taken - first_taken) / others
 
 
-def _sent(batch: Any) -> tuple[float, float]:
+def _sent(batch: list[Any], others: list[Any]) -> tuple[float, float]:
     began = time.perf_counter()
-    parts = flatten_exactly(batch)
+    find_held(batch, others)
+    parts = flatten_exactly(batch[0])
     sent = time.perf_counter()
     restore([bytearray(part) for part in parts])
     return sent - began, time.perf_counter() - sent

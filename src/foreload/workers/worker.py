@@ -168,8 +168,8 @@ class WorkerState:
             raise pickle.PicklingError(HELD.format(held))
         return flatten_exactly(holder[0])
 
-    def _is_owned(self, address: int) -> bool:
-        return not self._slots.holds(address) and self._memory.holds(address)
+    def _is_owned(self, begin: int, end: int) -> bool:
+        return not self._slots.holds(begin) and self._memory.holds(begin, end)
 
     def _pickled(self, error: Exception) -> PickledError:
         return pickle_error(error, self._worker, self._dumps)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-import foreload.forks.generator  # noqa: F401 (no other thread is to draw while this process forks)
+from foreload.forks.generator import free_generator
 from foreload.machine import open_memory, open_process
 from foreload.record.spans import Lane, Spans
 from foreload.record.usage import queued_seconds
@@ -57,7 +57,8 @@ class ProcessWorker(Worker):
         try:
             self._header = SharedHeader(self._file)
             self.process = process_class(context)(target=work, args=arguments, daemon=True)
-            self.process.start()
+            with free_generator():
+                self.process.start()
         except BaseException:
             self.close()
             raise

@@ -1,0 +1,199 @@
+"""Counts of references tell whether anything else refers to a part of a batch."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import pathlib
+import uuid
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from PIL import Image
+
+from foreload.cache.serialize import flatten, restore
+from foreload.dataset_state.given import OwnedMemory, find_held
+
+
+@dataclass
+class Box:
+    rows: Any
+
+
+HELD: dict[str, Any] = {
+    "a path": pathlib.Path("a"),
+    "a time": datetime.datetime(2020, 1, 2),
+    "a duration": datetime.timedelta(1),
+    "an id": uuid.UUID(int=5),
+    "a device": torch.device("cpu"),
+    "a type": torch.float32,
+    "text": "text",
+    "numbers": (1, 2.5, None),
+    "a function": len,
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_nobody_can_change_may_be_held_by_all(name: str) -> None:
+    assert find_held([HELD[name]]) is None
+    assert find_held([{"part": HELD[name]}]) is None
+
+
+class Holder:
+    """Holds something of every kind."""
+
+    def __init__(self) -> None:
+        self.record = {"seen": 0}
+        self.pair = {"seen": 0}, 1
+        self.rows, self.array, self.objects = torch.zeros(4, 3), np.zeros((4, 3)), np.array([[1], [2]], object)
+        self.foreign, self.lent = torch.from_numpy(np.zeros((4, 3))), np.zeros((4, 3))
+        self.image, self.table = Image.new("L", (4, 4)), pandas.DataFrame({"a": [1, 2]})
+        self.sparse, self.rows_of_it = torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()
+        self.records = np.zeros(3, [("x", "f8")])
+        self.text, self.storage, self.bytes = Text("a"), torch.zeros(4).untyped_storage(), bytearray(16)
+        self.arrays = np.empty(2, object)
+        self.arrays[:] = [np.zeros(3), np.zeros(2)]
+
+
+class Text(str):
+    """A text with attributes."""
+
+
+class NamedPoint(NamedTuple):
+    x: int
+    y: int
+
+
+class Slotted:
+    __slots__ = ("part",)
+
+    def __init__(self, part: Any) -> None:
+        self.part = part
+
+
+def tagged(value: Any, tag: Any) -> Any:
+    value.tag = tag
+    return value
+
+
+POINT, LOGGER, NO_BOXES = NamedPoint(1, 2), logging.getLogger("foreload.tests"), torch.zeros(0, 4)
+
+GIVEN: dict[str, Callable[[Holder], Any]] = {
+    "a record": lambda holder: holder.record,
+    "a record within": lambda holder: {"a": [holder.record]},
+    "an attribute": lambda holder: Box(holder.record),
+    "an attribute of a tensor": lambda holder: tagged(torch.zeros(2), holder.record),
+    "an attribute of a text": lambda holder: tagged(Text("a"), holder.record),
+    "an attribute of an array": lambda holder: tagged(np.zeros(2).view(type("Own", (np.ndarray,), {})), [holder]),
+    "a slot": lambda holder: Slotted(holder.record),
+    "a tuple": lambda holder: holder.pair,
+    "an iterator": lambda holder: iter([holder.record]),
+    "a method": lambda holder: holder.record.get,
+    "a row": lambda holder: holder.rows[1],
+    "a crop": lambda holder: holder.rows.view(-1)[3:7],
+    "a transposed tensor": lambda holder: holder.rows.T,
+    "a detached tensor": lambda holder: holder.rows.detach(),
+    "an array of a tensor": lambda holder: holder.rows.numpy()[1],
+    "a row of an array": lambda holder: holder.array[1],
+    "a tensor over an array": lambda holder: torch.from_numpy(holder.lent)[1],
+    "a row of a tensor over an array": lambda holder: holder.foreign[1],
+    "objects": lambda holder: holder.objects[:1],
+    "an object": lambda holder: holder.objects[0],
+    "an image": lambda holder: holder.image,
+    "a table": lambda holder: holder.table,
+    "a sparse tensor": lambda holder: holder.sparse,
+    "values of a sparse tensor": lambda holder: torch.sparse_csr_tensor(
+        torch.tensor([0, 4]), torch.arange(4), holder.rows[:, 0]
+    ),
+    "a record of an array": lambda holder: holder.records[1],
+    "a text of a class": lambda holder: holder.text,
+    "a tensor over a storage": lambda holder: torch.empty(0).set_(holder.storage),
+    "a tensor over bytes": lambda holder: torch.frombuffer(holder.bytes, dtype=torch.uint8)[4:],
+    "a tensor over an array among objects": lambda holder: torch.from_numpy(holder.arrays[1]),
+    "an array and a tensor over it": lambda holder: [holder.array, torch.from_numpy(holder.array)],
+    "values": lambda holder: torch.sparse_coo_tensor(
+        torch.arange(4).unsqueeze(0), holder.rows, check_invariants=True
+    ),
+}
+
+MADE: dict[str, Callable[[Holder], Any]] = {
+    "a record": lambda holder: dict(holder.record),
+    "a tuple": lambda holder: (dict(holder.record), 1),
+    "a row": lambda holder: holder.rows[1].clone(),
+    "rows": lambda holder: torch.stack([*holder.rows]),
+    "a view of what is dropped": lambda holder: torch.zeros(8)[2:4],
+    "windows": lambda holder: (lambda wave: (wave[:8], wave[4:12]))(torch.zeros(64)),
+    "parts": lambda holder: torch.zeros(4, 2).split(2),
+    "a tensor and its views": lambda holder: (lambda rows: [rows, rows[1:], rows.T, rows.numpy()])(
+        torch.zeros(2, 2)
+    ),
+    "a row of an array": lambda holder: holder.array[1].copy(),
+    "a tensor over an array": lambda holder: torch.from_numpy(holder.array + 1)[1],
+    "a tensor over bytes": lambda holder: torch.frombuffer(bytearray(8), dtype=torch.uint8),
+    "an array and a tensor over it": lambda holder: (lambda array: [array, torch.from_numpy(array)])(np.zeros(4)),
+    "parts of an array and tensors over others": lambda holder: (
+        lambda array: [array[:, :1], torch.from_numpy(array[:, 1:]), torch.from_numpy(array)]
+    )(np.zeros((2, 3))),
+    "bytes and a tensor over them": lambda holder: (
+        lambda memory: [memory, torch.frombuffer(memory, dtype=torch.uint8)]
+    )(bytearray(8)),
+    "what a cache has given": lambda holder: restore(
+        [bytearray(part) for part in flatten({"x": torch.zeros(3), "boxes": np.zeros((2, 4))})]
+    ),
+    "a table": lambda holder: holder.table.iloc[:1].copy(),
+    "a record of an array": lambda holder: np.zeros(3, [("x", "f8")])[1],
+    "nothing": lambda holder: NO_BOXES,
+    "values of a sparse tensor": lambda holder: torch.eye(3).to_sparse_csr(),
+    "a parameter": lambda holder: torch.nn.Parameter(torch.zeros(2)),
+    "an image": lambda holder: holder.image.resize((2, 2)),
+    "objects": lambda holder: np.array([[1], [2]], object),
+    "a sparse tensor": lambda holder: torch.eye(3).to_sparse(),
+    "one thing twice": lambda holder: (lambda part: [part, part, Slotted(part)])([1]),
+    "what holds itself": lambda holder: (lambda part: part.append(part) or part)([1]),
+    "other containers": lambda holder: [deque([[1]]), OrderedDict(a=[1]), defaultdict(list, a=[1]), {1, 2}],
+    "constants": lambda holder: [
+        1,
+        "a",
+        None,
+        (1, (2.0,)),
+        torch.float32,
+        Text,
+        ...,
+        NotImplemented,
+        POINT,
+        LOGGER,
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_part_that_is_held_elsewhere_is_found(name: str) -> None:
+    holder = Holder()
+    assert find_held([GIVEN[name](holder)], is_owned=OwnedMemory(holder).holds)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_only_in_the_batch_is_not(name: str) -> None:
+    holder = Holder()
+    assert find_held([MADE[name](holder)], is_owned=OwnedMemory(holder).holds) is None
+
+
+def test_what_only_garbage_refers_to_is_not_held() -> None:
+    record = {"seen": 0}
+    garbage: list[Any] = [record]
+    garbage.append(garbage)
+    batch = [[record]]
+    del record, garbage
+    assert find_held(batch) is None
+
+
+def test_references_of_samples_that_it_was_made_of_do_not_count() -> None:
+    samples = [{"number": number} for number in range(3)]
+    assert find_held([list(samples)], [samples]) is None
+    assert find_held([samples[:1]]) == "dict"
