@@ -8,6 +8,7 @@ import io
 import pickle
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,6 @@ from typing import Any
 
 import cachetools
 import numpy as np
-import pandas
 import pytest
 import torch
 from PIL import Image
@@ -26,6 +26,21 @@ from foreload.nested import is_like, move
 from foreload.tune import choose as tune_choose
 from foreload.tune.choice import Choice
 from foreload.workers import selection
+from tests.batch.changed import (
+    SPARSE,
+    TABLE,
+    Compressed,
+    darkened,
+    emptied,
+    halved,
+    part_of,
+    rounded,
+    same,
+    seeded,
+    shortened,
+    sticker,
+    turned,
+)
 from tests.batch.copying import first, moved
 from tests.batch.odd import Left, Scaled, written
 
@@ -64,58 +79,7 @@ class Adds:
         self.x.add_(100)
 
 
-class Compressed:
-    """Has a part that becomes another one where it is pickled."""
-
-    def __init__(self, part: Any, change: Callable[[Any], Any]) -> None:
-        self.part, self.change = part, change
-
-    def __getstate__(self) -> Any:
-        return {"part": self.change(self.part), "change": self.change}
-
-
-def same(part: Any) -> Any:
-    return part
-
-
-def rounded(table: Any) -> Any:
-    return table.round(0)
-
-
-def shortened(table: Any) -> Any:
-    return table.iloc[:1]
-
-
-def halved(tensor: Any) -> Any:
-    return tensor.half().float()
-
-
-def darkened(image: Any) -> Any:
-    return image.point(lambda value: value // 2)
-
-
-def emptied(_: Any) -> Any:
-    return io.BytesIO()
-
-
-def seeded(generator: Any) -> Any:
-    return torch.Generator().manual_seed(1)
-
-
-TABLE = pandas.DataFrame({"a": [1.1, 2.2]})
-SPARSE = torch.tensor([[0.1, 0.0], [0.0, 0.3]]).to_sparse()
-
-
-def part_of(sample: Any) -> Any:
-    """Return what can be compared of a compressed sample."""
-    part = sample.part
-    if isinstance(part, Image.Image):
-        return part.tobytes()
-    return part.getvalue() if isinstance(part, io.BytesIO) else str(part)
-
-
-def sticker(index: int) -> Any:
-    return Image.new("RGBA", (8, 8), (200, 10, index, 77)).quantize(4)
+HELD = Flags()
 
 
 def caught(index: int) -> Exception:
@@ -139,6 +103,7 @@ UNSENT: dict[str, tuple[Callable[[int], Any], Callable[[Any], Any]]] = {
     "a darkened image": (lambda i: Compressed(Image.new("L", (4, 4), 200), darkened), part_of),
     "emptied bytes": (lambda i: Compressed(io.BytesIO(b"a"), emptied), part_of),
     "a generator": (lambda i: Compressed(torch.Generator(), seeded), lambda batch: batch.part.initial_seed()),
+    "a weak proxy": (lambda i: weakref.proxy(HELD), lambda batch: type(batch) in weakref.ProxyTypes),
     "a transparent palette": (sticker, lambda batch: batch.convert("RGBA").getpixel((0, 0))),
     "an attribute of an image": (
         lambda i: with_part("a", Image.new("L", (1, 1))),
@@ -158,6 +123,7 @@ SENT: dict[str, Callable[[int], Any]] = {
     "bytes in memory": lambda i: io.BytesIO(b"a"),
     "a tuple": lambda i: Pair((i, i)),
     "an image": lambda i: Image.fromarray(np.zeros((4, 4, 3), np.uint8)).convert("L"),
+    "an image that was turned": turned,
     "a masked array": lambda i: np.ma.masked_array([1.0, 2.0], [0, 1]),
     "a time": lambda i: datetime.datetime.now(),
     "a table": lambda i: Compressed(TABLE, same),
@@ -188,7 +154,9 @@ def test_processes_send_what_comes_back_as_it_was(kind: str) -> None:
     (other,) = restore([bytearray(part) for part in flatten_exactly([sample])])
     assert type(other) is type(sample)
     assert (
-        repr(other) == repr(sample) or kind in ("bytes in memory", "an image") or part_of(other) == part_of(sample)
+        repr(other) == repr(sample)
+        or kind in ("bytes in memory", "an image", "an image that was turned")
+        or part_of(other) == part_of(sample)
     )
 
 

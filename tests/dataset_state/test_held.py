@@ -197,3 +197,22 @@ def test_references_of_samples_that_it_was_made_of_do_not_count() -> None:
     samples = [{"number": number} for number in range(3)]
     assert find_held([list(samples)], [samples]) is None
     assert find_held([samples[:1]]) == "dict"
+
+
+def test_deep_tuples_are_looked_into_once() -> None:
+    deep: Any = ()
+    wide: Any = (1,)
+    for _ in range(2000):
+        deep = (deep, 1)
+    for _ in range(60):
+        wide = (wide, wide)
+    batch = [[deep, wide]]
+    del deep, wide
+    assert find_held(batch) is None
+
+
+def test_only_memory_that_overlaps_is_the_datasets() -> None:
+    whole = np.zeros(20)
+    memory = OwnedMemory([whole[10:15]])
+    assert find_held([torch.from_numpy(whole[5:12])], is_owned=memory.holds) == "Tensor"
+    assert find_held([torch.from_numpy(np.zeros(7))], is_owned=memory.holds) is None

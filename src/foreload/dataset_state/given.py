@@ -28,7 +28,7 @@ HELD = "the dataset or other code goes on to hold a {} of a batch, which copies 
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger, np.ufunc)
-_CONSTANTS_OF_PANDAS = ("pandas._libs.tslibs", "pandas._libs.missing")
+_CONSTANTS_OF_PANDAS = ("Index", "Timestamp", "Timedelta", "Period", "NaTType", "NAType", "BlockPlacement")
 
 # The most values of the dataset among which the memory of a tensor is looked for.
 _MOST_VALUES = 2_000
@@ -261,10 +261,8 @@ def _is_settled(value: Any, depth: int = 4) -> bool:
     if isinstance(value, (*_NAMED, np.generic)):
         return isinstance(value, (logging.Logger, np.ufunc)) or is_constant(value)
     module = str(kind.__module__)
-    if module.startswith("pandas."):
-        return module.startswith(_CONSTANTS_OF_PANDAS) or kind.__name__ == "BlockPlacement"
-    if module == "pandas":
-        return kind.__name__.endswith(("Index", "Timestamp", "Timedelta", "Period", "NaTType", "NAType"))
+    if module.partition(".")[0] == "pandas":
+        return kind.__name__.endswith(_CONSTANTS_OF_PANDAS)
     # (One of a user's class that is derived from a constant's may have attributes.)
     is_derived = isinstance(value, (str, bytes, int, float, complex)) and kind not in _ATOMS
     return not is_derived and is_constant(value)

@@ -228,10 +228,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         if estimated or is_short:
             return
     look = look_seconds(work)
+    checked = 0.0 if work.sent is None else work.sent[0]
     for name, value in _in_turns(work, candidates_of(work, cores, seconds, busy), batch, alone, began):
         by_processes = isinstance(name, tuple) and name[0] == "processes"
-        # No trial worker's copy is compared with the dataset.
-        yield name, 1 / max(1 / value + look / cores, look) if by_processes else value
+        # No trial worker's copy is compared with the dataset, nor are its batches looked at.
+        yield name, 1 / max(1 / value + (look + checked) / cores, look) if by_processes else value
 
 
 def _in_turns(
