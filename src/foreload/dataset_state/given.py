@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import enum
 import gc
 import logging
@@ -157,6 +158,7 @@ class _Parts:
         self.references: dict[int, int] = {}
         self.bases: set[int] = set()
         self.storages: dict[int, tuple[torch.UntypedStorage, int]] = {}
+        self._begins: list[int] | None = None  # of foreign memory, once all is walked through
 
     def walk(self, holder: Any) -> None:
         """Add the parts of what is not itself one."""
@@ -190,8 +192,10 @@ class _Parts:
         count = _count(self.all, key) - self.references[key] - (_OF_BASE if key in self.bases else 0)
         if count > 0 and isinstance(self.all[key], _BUFFERS):
             # Each tensor over memory of an array holds that array, or one over the same memory.
+            if self._begins is None:
+                self._begins = sorted(begin for begin, _ in self.foreign())
             begin, end = _span_of(self.all[key])
-            count -= sum(begin <= first < end for first, _ in self.foreign())
+            count -= bisect.bisect_left(self._begins, end) - bisect.bisect_left(self._begins, begin)
         return count
 
     def foreign(self) -> list[tuple[int, int]]:
@@ -234,12 +238,12 @@ def _inside(value: Any) -> list[Any]:
     return inside
 
 
-def _is_read_only(array: Any) -> bool:
-    while isinstance(array, np.ndarray):
-        if array.flags.writeable:
-            return False
-        array = array.base
-    return not isinstance(array, np.void)
+def _is_read_only(value: Any) -> bool:
+    """Whether neither an array nor what it is a view of can be written to; a record of an array can."""
+    memory = value
+    while isinstance(memory, np.ndarray) and not memory.flags.writeable:
+        memory = memory.base
+    return not isinstance(memory, (np.ndarray, np.void))
 
 
 # In place of the objects in the fields of an array, of which nothing is known: something that is referred to here.
