@@ -18,7 +18,8 @@ import torch
 from PIL import Image
 
 from foreload.cache.serialize import flatten, restore
-from foreload.dataset_state.given import OwnedMemory, find_held
+from foreload.dataset_state.given import find_held
+from foreload.dataset_state.memory import OwnedMemory
 
 
 @dataclass
@@ -216,3 +217,13 @@ def test_only_memory_that_overlaps_is_the_datasets() -> None:
     memory = OwnedMemory([whole[10:15]])
     assert find_held([torch.from_numpy(whole[5:12])], is_owned=memory.holds) == "Tensor"
     assert find_held([torch.from_numpy(np.zeros(7))], is_owned=memory.holds) is None
+
+
+def test_an_array_that_the_dataset_gets_later_is_its_own_at_once() -> None:
+    holder = Holder()
+    memory = OwnedMemory(holder)
+    for number in range(9):
+        late = np.zeros(3)
+        assert find_held([torch.from_numpy(late)], is_owned=memory.holds) is None
+        setattr(holder, f"late_{number}", late)
+        assert find_held([torch.from_numpy(late)], is_owned=memory.holds) == "Tensor"

@@ -7,22 +7,18 @@ import enum
 import gc
 import logging
 import sys
-import time
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from mmap import mmap
+from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from foreload._torch import address_of, base_of, coo_parts, storage_uses
-from foreload.dataset_state.walk import walk
+from foreload._torch import address_of, base_of, storage_uses
+from foreload.dataset_state.memory import BUFFERS, Span, span_of, storages_of
 from foreload.nested.constants import is_constant
 
-__all__ = ["HELD", "OwnedMemory", "find_held", "foreign_memory"]
+__all__ = ["HELD", "find_held", "foreign_memory"]
 
 # Why copies of a dataset might not do.
 HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
@@ -31,12 +27,9 @@ _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 _NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger, np.ufunc)
 _CONSTANTS_OF_PANDAS = ("Index", "Timestamp", "Timedelta", "Period", "NaTType", "NAType", "BlockPlacement")
 
-# The most values of the dataset among which the memory of a tensor is looked for.
-_MOST_VALUES = 2_000
-
 
 def find_held(
-    batch: list[Any], others: Sequence[Any] = (), is_owned: Callable[[int, int], bool] = lambda *_: False
+    batch: list[Any], others: Sequence[Any] = (), is_owned: Callable[[list[Span]], bool] = lambda _: False
 ) -> str | None:
     """Return the class of a part of a batch that something else refers to; None: nothing does.
 
@@ -45,8 +38,8 @@ def find_held(
     Args:
         batch: a list that holds the batch, to which nothing else of the caller's refers.
         others: what may refer to parts of it.
-        is_owned: whether memory between two addresses is the dataset's; it is asked for that of tensors that torch
-            has not allocated, as that of an array.
+        is_owned: whether some of the memory at several places is the dataset's; asked for that of tensors which
+            torch has not allocated, such as an array's.
 
     >>> records = [{"text": "a"}]
     >>> find_held([records[0]]), find_held([records[0]], [records]), find_held([dict(records[0])])
@@ -69,67 +62,7 @@ def foreign_memory(batch: list[Any]) -> set[int]:
     return {begin for begin, _ in parts.foreign()}
 
 
-class OwnedMemory:
-    """The memory of the arrays, tensors and buffers that a dataset holds.
-
-    Looked for at the first question, and again whenever that takes but a small part of the time since then.
-
-    Args:
-        owners: the dataset and what is applied to its samples.
-
-    >>> values = np.zeros(3)
-    >>> memory = OwnedMemory([values])
-    >>> memory.holds(*_span_of(values[2:])), memory.holds(*_span_of(np.zeros(3)))
-    (True, False)
-    """
-
-    _SHARE = 50
-
-    def __init__(self, *owners: Any) -> None:
-        self._owners = owners
-        self._spans: list[tuple[int, int]] = []
-        self._next = 0.0
-
-    def holds(self, begin: int, end: int) -> bool:
-        """Whether some of the memory between two addresses is part of it."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._spans = [span for owner in self._owners for span in _spans_of(owner)]
-            done = time.monotonic()
-            self._next = done + self._SHARE * (done - now)
-        return any(first < end and begin < last for first, last in self._spans)
-
-
-def _spans_of(owner: Any) -> Iterator[tuple[int, int]]:
-    for _, value in islice(walk(owner, None, _MOST_VALUES), _MOST_VALUES):
-        if isinstance(value, torch.Tensor):
-            yield from map(_span_of, _storages(value))
-        elif isinstance(value, np.ndarray) and value.dtype == object:
-            yield from (_span_of(part) for part in value.flat[:_MOST_VALUES] if isinstance(part, np.ndarray))
-        elif isinstance(value, _BUFFERS):
-            yield _span_of(value)
-
-
-_BUFFERS = (np.ndarray, bytearray, memoryview, mmap, array, torch.UntypedStorage)
-
-
-def _span_of(memory: Any) -> tuple[int, int]:
-    """Return the addresses of the first byte of an array, a storage or a buffer, and of the one after its last."""
-    if isinstance(memory, torch.UntypedStorage):
-        return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
-    if not isinstance(memory, np.ndarray):
-        try:
-            memory = np.frombuffer(memory, np.uint8)
-        except (ValueError, BufferError):  # it is empty, closed, or in pieces
-            return 0, 0
-    if memory.size == 0:
-        return 0, 0
-    steps = [(side - 1) * stride for side, stride in zip(memory.shape, memory.strides, strict=True)]
-    first, before = memory.ctypes.data, sum(step for step in steps if step < 0)
-    return first + before, first + sum(steps) - before + memory.itemsize
-
-
-def _find(batch: list[Any], others: Sequence[Any], is_owned: Callable[[int, int], bool]) -> str | None:
+def _find(batch: list[Any], others: Sequence[Any], is_owned: Callable[[list[Span]], bool]) -> str | None:
     parts = _Parts()
     parts.walk(batch)
     judged, storages, foreign = list(parts.all), list(parts.storages), parts.foreign()
@@ -138,7 +71,7 @@ def _find(batch: list[Any], others: Sequence[Any], is_owned: Callable[[int, int]
     for key in judged:
         if parts.others(key) > 0:
             return type(parts.all[key]).__name__
-    if any(parts.is_shared(place) for place in storages) or any(is_owned(*span) for span in foreign):
+    if any(map(parts.is_shared, storages)) or (foreign and is_owned(foreign)):
         return "Tensor"
     return None
 
@@ -178,7 +111,7 @@ class _Parts:
             waiting.append(part)
 
     def _add_tensor(self, tensor: torch.Tensor, waiting: list[Any]) -> None:
-        for storage in _storages(tensor):
+        for storage in storages_of(tensor):
             place = address_of(storage)
             self.storages[place] = storage, self.storages.get(place, (storage, 0))[1] + 1
         base = base_of(tensor)
@@ -190,18 +123,18 @@ class _Parts:
     def others(self, key: int) -> int:
         """Return the number of references to a part from elsewhere."""
         count = _count(self.all, key) - self.references[key] - (_OF_BASE if key in self.bases else 0)
-        if count > 0 and isinstance(self.all[key], _BUFFERS):
+        if count > 0 and isinstance(self.all[key], BUFFERS):
             # Each tensor over memory of an array holds that array, or one over the same memory.
             if self._begins is None:
                 self._begins = sorted(begin for begin, _ in self.foreign())
-            begin, end = _span_of(self.all[key])
+            begin, end = span_of(self.all[key])
             count -= bisect.bisect_left(self._begins, end) - bisect.bisect_left(self._begins, begin)
         return count
 
-    def foreign(self) -> list[tuple[int, int]]:
+    def foreign(self) -> list[Span]:
         """Return the memory of tensors that torch has not allocated."""
         storages = [storage for storage, _ in self.storages.values()]
-        return [_span_of(storage) for storage in storages if storage.nbytes() and not storage.resizable()]
+        return [span_of(storage) for storage in storages if storage.nbytes() and not storage.resizable()]
 
     def is_shared(self, place: int) -> bool:
         """Whether something else lies in the memory of tensors, or holds it."""
@@ -270,25 +203,6 @@ def _is_settled(value: Any, depth: int = 4) -> bool:
     # (One of a user's class that is derived from a constant's may have attributes.)
     is_derived = isinstance(value, (str, bytes, int, float, complex)) and kind not in _ATOMS
     return not is_derived and is_constant(value)
-
-
-def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    if tensor.device.type != "cpu" or tensor.is_nested:
-        return []
-    if tensor.layout is torch.strided:
-        return [tensor.untyped_storage()]
-    parts_of = _SPARSE.get(tensor.layout)
-    return [] if parts_of is None else [part.untyped_storage() for part in parts_of(tensor)]
-
-
-# The tensors that a sparse one consists of.
-_SPARSE: dict[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
-    torch.sparse_coo: coo_parts,
-    torch.sparse_csr: lambda tensor: (tensor.crow_indices(), tensor.col_indices(), tensor.values()),
-    torch.sparse_bsr: lambda tensor: (tensor.crow_indices(), tensor.col_indices(), tensor.values()),
-    torch.sparse_csc: lambda tensor: (tensor.ccol_indices(), tensor.row_indices(), tensor.values()),
-    torch.sparse_bsc: lambda tensor: (tensor.ccol_indices(), tensor.row_indices(), tensor.values()),
-}
 
 
 def _of_new_storage() -> int:

@@ -8,7 +8,8 @@ from typing import Any
 
 from foreload.cache.serialize import flatten_exactly, restore
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.given import HELD, OwnedMemory, find_held, foreign_memory
+from foreload.dataset_state.given import HELD, find_held, foreign_memory
+from foreload.dataset_state.memory import OwnedMemory
 from foreload.record.usage import queued_seconds
 from foreload.tune.workload import STRIDE, Workload
 

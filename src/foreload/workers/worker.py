@@ -25,7 +25,8 @@ from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import StatefulSamples, is_due
 from foreload.cache.serialize import flatten, flatten_exactly
 from foreload.dataset_state.digest import CHANGES
-from foreload.dataset_state.given import HELD, OwnedMemory, find_held
+from foreload.dataset_state.given import HELD, find_held
+from foreload.dataset_state.memory import OwnedMemory, Span
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
 from foreload.nested.picklers import TorchPickler
@@ -168,8 +169,9 @@ class WorkerState:
             raise pickle.PicklingError(HELD.format(held))
         return flatten_exactly(holder[0])
 
-    def _is_owned(self, begin: int, end: int) -> bool:
-        return not self._slots.holds(begin) and self._memory.holds(begin, end)
+    def _is_owned(self, spans: list[Span]) -> bool:
+        others = [span for span in spans if not self._slots.holds(span[0])]
+        return bool(others) and self._memory.holds(others)
 
     def _pickled(self, error: Exception) -> PickledError:
         return pickle_error(error, self._worker, self._dumps)
