@@ -27,11 +27,13 @@ class Schedule {
   // The same for samples that are accessed once per epoch: each request of a sample has its one bit.
   void follow(const uint8_t* members);
 
+  bool is_by_access() const { return state_->by_access.load(std::memory_order_relaxed) != 0; }
+
   // Whether the sample is kept when it was requested `use` times before. Beyond the last access, what is
   // present stays.
   bool keeps(size_t sample, uint64_t use, bool present) const {
     uint64_t bit = sample;
-    if (state_->by_access.load(std::memory_order_relaxed) != 0) {
+    if (is_by_access()) {
       const uint64_t begin = offsets_[sample].load(std::memory_order_relaxed);
       const uint64_t end = offsets_[sample + 1].load(std::memory_order_relaxed);
       bit = begin + use;

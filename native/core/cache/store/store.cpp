@@ -87,7 +87,7 @@ Arena SampleStore::arena() const {
 }
 
 Rule SampleStore::rule() const {
-  return static_cast<Rule>(header_->rule.load(std::memory_order_relaxed));
+  return static_cast<Rule>(header_->rule.load(std::memory_order_acquire));
 }
 
 void SampleStore::follow(const int64_t* accesses, size_t count, const uint8_t* keep,
@@ -106,9 +106,7 @@ void SampleStore::follow(const uint8_t* members) {
   check_plannable(*this);
   schedule_.follow(members);
   follow(Rule::planned);
-  for (size_t i = 0; i < samples(); ++i) {
-    if (members[i] == 0) drop(i);
-  }
+  drop_others();
 }
 
 void SampleStore::follow(Rule rule) {
@@ -116,8 +114,10 @@ void SampleStore::follow(Rule rule) {
 }
 
 void SampleStore::follow(Key key, uint64_t ranks, const int64_t* own, size_t count, uint64_t limit) {
+  const bool is_new = rule() != Rule::owned;
   header_->owned.assign(samples(), key, ranks, own, count, limit);
   follow(Rule::owned);
+  if (is_new) drop_others();
 }
 
 // Whether a request of a sample that was requested `use` times before leaves it in the cache.
@@ -333,6 +333,10 @@ void SampleStore::commit(size_t sample) {
   entry.stamp = header_->stamps.fetch_add(1) + 1;
   header_->kept.fetch_add(1, std::memory_order_relaxed);
   entry.set(SampleEntry::present);
+  // It may have been claimed before the present plan was made, which other processes do not wait for. Of the
+  // two steps on `plans`, one comes first: either this sees the new plan, or drop_others() sees the sample.
+  header_->plans.fetch_add(0);
+  if (!may_stay(sample)) drop(sample);
   if (header_->waiting.load() != 0) wake();
 }
 

@@ -123,6 +123,20 @@ void SampleStore::clear() {
   });
 }
 
+// Whether the present plan lets a sample stay that was loaded before it was made. One for accesses is not
+// asked: it drops the sample at its next access, if it is to be dropped.
+bool SampleStore::may_stay(size_t sample) const {
+  return (rule() == Rule::planned && schedule_.is_by_access()) || keeps(sample, 0, true);
+}
+
+void SampleStore::drop_others() {
+  header_->plans.fetch_add(1);
+  entries_.each([&](size_t sample, const SampleEntry& entry) {
+    if (is_present(entry) && !may_stay(sample)) drop(sample);
+    return true;
+  });
+}
+
 // Takes out entries of samples that were dropped. Under the lock.
 void SampleStore::erase_absent() {
   entries_.each([&](size_t sample, SampleEntry& entry) {
