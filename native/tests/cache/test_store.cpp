@@ -111,28 +111,6 @@ void test_plan_is_followed() {
   }
 }
 
-// Other ranks do not wait for the one that plans: what they claimed before takes no room that the plan's
-// need.
-void test_claims_before_a_plan() {
-  const auto store = SampleStore::create(4, 2 * Arena::block_size(8), 0, 0);
-  for (const size_t sample : {0, 1, 2, 3}) {
-    SampleStore::Section section(*store);
-    CHECK(store->request(section, sample).outcome == SampleStore::Outcome::claimed);
-  }
-  CHECK(store->reserve(1, 8, Form::packed) != nullptr);
-  const uint8_t members[] = {1, 0, 0, 1};
-  store->follow(members);
-  store->commit(1);
-  CHECK(store->reserve(2, 8, Form::packed) != nullptr);
-  store->commit(2);
-  CHECK(store->reserve(3, 8, Form::packed) != nullptr);
-  store->commit(3);
-  CHECK(store->reserve(0, 8, Form::packed) != nullptr);
-  store->commit(0);
-  for (const size_t sample : {0, 1, 2, 3}) CHECK(store->contains(sample) == (members[sample] != 0));
-  CHECK(store->counts().samples == 2);
-}
-
 void test_recent() {
   const auto store = SampleStore::create(10, 1 << 20, 0, 3);
   store->follow(Rule::recent);
@@ -302,53 +280,6 @@ void test_hashed_is_the_same(Rule rule, size_t most) {
   CHECK_THROWS(hashed->follow(members), value);
 }
 
-// What was kept or claimed before is dropped where the router gives it to other ranks.
-void test_owned_after_others(bool hashed) {
-  const size_t samples = hashed ? 1'000'000 : 3000;
-  const auto store = SampleStore::create(samples, 400'000, 0, 0, hashed);
-  const Key key{5, 0};
-  const Permutation permutation(samples, key);
-  for (uint64_t position = 1; position < 100; ++position) load(*store, permutation(position));
-  {
-    SampleStore::Section section(*store);
-    CHECK(store->request(section, permutation(0)).outcome == SampleStore::Outcome::claimed);
-  }
-  const int64_t own[] = {1};
-  store->follow(key, 4, own, 1, 50);
-  CHECK(store->reserve(permutation(0), 8, Form::packed) != nullptr);
-  store->commit(permutation(0));
-  for (uint64_t position = 0; position < 100; ++position)
-    CHECK(store->contains(permutation(position)) == (position < 50 && position % 4 == 1));
-}
-
-// Those samples are kept, and no others, that a router gives to these ranks.
-void test_owned(bool hashed) {
-  const size_t samples = hashed ? 1'000'000 : 3000;
-  const auto store = SampleStore::create(samples, 400'000, 0, 0, hashed);
-  const Key key{5, 0};
-  const Permutation permutation(samples, key);
-  const int64_t own[] = {1, 3}, none[] = {4};
-  store->follow(key, 4, own, 2, 100);
-  for (uint64_t position = 0; position < 200; ++position) load(*store, permutation(position));
-  size_t kept = 0;
-  for (uint64_t position = 0; position < 200; ++position) {
-    const bool is_kept = store->contains(permutation(position));
-    CHECK(is_kept == (position < 100 && position % 2 == 1));
-    CHECK(load(*store, permutation(position)) == is_kept);
-    kept += is_kept ? 1 : 0;
-  }
-  CHECK(store->counts().samples == kept);
-  const auto shared = store->file() >= 0 ? SampleStore::open(store->file()) : store;
-  shared->follow(key, 4, own, 1, 50);
-  for (uint64_t position = 0; position < 200; ++position) load(*store, permutation(position));
-  for (uint64_t position = 0; position < 200; ++position)
-    CHECK(store->contains(permutation(position)) == (position < 50 && position % 4 == 1));
-  CHECK_THROWS(store->follow(key, 4, none, 1, 50), value);
-  CHECK_THROWS(store->follow(key, 3, own, 1, 50), value);
-  CHECK_THROWS(store->follow({6, 0}, 4, own, 1, 50), value);
-  CHECK_THROWS(store->follow(key, Owned::kMostRanks + 1, own, 1, 50), value);
-}
-
 // Entries are used again: many more samples come and go than there are entries.
 void test_entries_are_used_again() {
   constexpr size_t kTimes = rounds_alone(300'000);
@@ -375,17 +306,12 @@ void test_another_process() {
 int main() {
   test_arena();
   test_plan_is_followed();
-  test_claims_before_a_plan();
   test_recent();
   test_most_samples_of_a_plan();
   test_most();
   test_claim_present();
   for (const Rule rule : {Rule::planned, Rule::all, Rule::recent}) test_threads(rule, false);
   for (const Rule rule : {Rule::all, Rule::recent}) test_threads(rule, true);
-  test_owned(false);
-  test_owned(true);
-  test_owned_after_others(false);
-  test_owned_after_others(true);
   test_hashed_is_the_same(Rule::all, 0);
   test_hashed_is_the_same(Rule::recent, 0);
   test_hashed_is_the_same(Rule::recent, 30);
