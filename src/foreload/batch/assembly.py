@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 from foreload.order.index import row_numbers
 from foreload.protocol import Assembly, Batch
 
-__all__ = ["SubsetAssembly", "count", "note_sample"]
+__all__ = ["SubsetAssembly", "count", "note_sample", "shown"]
 
 
 def count(indices: Any) -> int:
@@ -23,8 +23,11 @@ def count(indices: Any) -> int:
     >>> count([3, 1]), count(torch.arange(4)), count(slice(0, 6, 2)), count("a key")
     (2, 4, 3, 1)
     """
-    if type(indices) is list:
-        return len(indices)  # most batches; the other checks take several times as long
+    kind = type(indices)  # (of nearly all batches; the other checks take many times as long)
+    if kind is list:
+        return len(indices)
+    if kind is int:
+        return 1
     if isinstance(indices, (np.ndarray, torch.Tensor)):
         return math.prod(indices.shape)
     if isinstance(indices, Iterator):
@@ -44,6 +47,12 @@ def _count_slice(indices: slice) -> int:
 def note_sample(error: BaseException, index: object, position: int) -> None:
     """Name the sample that failed in the traceback of its error."""
     error.add_note(f"foreload: while loading sample {index!r} (position {position} of its batch)")
+
+
+def shown(indices: object) -> str:
+    """Return the indices of a batch as an error names them."""
+    text = repr(indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 class SubsetAssembly:

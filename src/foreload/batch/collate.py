@@ -17,7 +17,7 @@ from torch.utils.data._utils import pin_memory as torch_pin
 
 from foreload._torch import is_defined_in
 from foreload.batch.collated import Collated, collate_collated, takes_whole
-from foreload.batch.generators.threads import without_torch_generator
+from foreload.batch.generators.threads import passes_generator, without_torch_generator
 from foreload.errors import warn_user
 from foreload.protocol import BatchMemory
 
@@ -26,7 +26,7 @@ __all__ = [
     "MIN_LENT_BYTES",
     "added_functions",
     "collate_into",
-    "converted",
+    "is_converted",
     "is_default_collate",
     "lending",
     "new_tensor",
@@ -67,13 +67,19 @@ def is_default_collate(collate_fn: Callable[[Any], Any]) -> bool:
     return _judged.is_default(collate_fn)
 
 
-def converted(collate_fn: Callable[[Any], Any]) -> frozenset[type]:
-    """Return the types of samples that a function leaves as they are, or makes tensors of, and does nothing else.
+def is_converted(collate_fn: Callable[[Any], Any], samples: Any) -> bool:
+    """Whether a function leaves all parts of its argument as they are, or makes tensors of them, and no more.
 
-    >>> str in converted(torch_collate.default_convert), str in converted(torch_collate.default_collate)
-    (True, False)
+    >>> is_converted(torch_collate.default_convert, (np.ones(3), 2)), is_converted(list, [[], {}])
+    (True, True)
+    >>> is_converted(torch_collate.default_collate, [2]), is_converted(tuple, iter([2]))
+    (False, False)
     """
-    return _CONVERTED if collate_fn is torch_collate.default_convert else frozenset()
+    kind = type(samples)
+    if collate_fn is torch_collate.default_convert:
+        parts = samples.values() if kind is dict else samples
+        return kind in _CONVERTED or (kind in (tuple, list, dict) and _CONVERTED.issuperset(map(type, parts)))
+    return kind is list and (collate_fn is list or collate_fn is tuple)
 
 
 _CONVERTED = frozenset({torch.Tensor, np.ndarray, int, float, str, bytes, bool, type(None)})
@@ -207,7 +213,7 @@ def _without_draws(kind: type, collate: Callable[..., Any]) -> Callable[..., Any
     """
 
     def collate_without_draws(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-        if set(map(type, batch)) != {kind}:
+        if not passes_generator() or set(map(type, batch)) != {kind}:
             return collate(batch, collate_fn_map=collate_fn_map)
         with without_torch_generator():
             return collate(batch, collate_fn_map=collate_fn_map)

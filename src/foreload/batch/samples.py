@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from foreload import _native
-from foreload.batch.assembly import count, note_sample
-from foreload.batch.collate import added_functions, collate_into, converted, is_default_collate, lending, pinned
+from foreload.batch.assembly import count, note_sample, shown
+from foreload.batch.collate import added_functions, collate_into, is_converted, is_default_collate, lending, pinned
 from foreload.batch.collated import Collated
 from foreload.batch.failure import LOST, EmptyBatch, SampleError, repair
 from foreload.batch.generators.keyed import KeyedGenerators, first_index, loading
@@ -92,7 +92,7 @@ class SampleAssembly:
         self._keys_rows = spec.cache is None  # which may ask for a part of the batch
         collate = spec.collate_fn
         self._is_default, is_pinned = is_default_collate(collate), spec.pin_device is not None
-        self._own_collate, self._converted = self._is_default and not added_functions(), converted(collate)
+        self._own_collate = self._is_default and not added_functions()
         self._collate = collate_into(buffers, is_required=is_pinned) if self._is_default else collate
         self._surroundings = surroundings
         self._draws = not holds_values(dataset)  # (and torch's own function has copied what it stacks)
@@ -148,7 +148,14 @@ class SampleAssembly:
 
     def fetch_one(self, index: Any) -> Any:
         """Load the sample of an index without automatic batching."""
-        return self._drawing(partial(self._load_one, index))
+        started = time.perf_counter()
+        sample = self._drawing(partial(self._load_one, index))
+        self._note_time(time.perf_counter() - started)
+        return sample
+
+    def _note_time(self, seconds: float) -> None:
+        known = self._sample_seconds
+        self._sample_seconds = max(1e-7, seconds if known is None else 0.8 * known + 0.2 * seconds)
 
     def _drawing(self, load: Callable[[Key | None], T]) -> T:
         """Call ``load`` with what keys the generators for a sample; None if they are left as they are."""
@@ -216,9 +223,7 @@ class SampleAssembly:
                     continue
                 note_sample(error, index, position)
                 raise _Failed(position, error) from error
-        seconds = (time.perf_counter() - started) / max(1, end - begin)
-        known = self._sample_seconds
-        self._sample_seconds = max(1e-7, seconds if known is None else 0.8 * known + 0.2 * seconds)
+        self._note_time((time.perf_counter() - started) / max(1, end - begin))
         return samples
 
     def _load_alone(self, index: Any, key: Key | None) -> list[Any]:
@@ -247,14 +252,14 @@ class SampleAssembly:
         try:
             batch = self._collated(indices, samples)
         except Exception as error:
-            error.add_note(f"foreload: while collating the batch of samples {_shown(indices)}")
+            error.add_note(f"foreload: while collating the batch of samples {shown(indices)}")
             if self._batched and self._is_default:
                 note_unlike(error, samples, indices)
             raise
         return pinned(separate(batch) if self._copies else batch, self._pin_device)
 
     def _collated(self, indices: Any, samples: Any) -> Any:
-        if self._own_collate or type(samples) in self._converted:  # nothing of the user's is called
+        if self._own_collate or is_converted(self._collate, samples):  # nothing of the user's is called
             return self._collate(samples)
         if not self._is_default and isinstance(samples, Collated):
             samples = samples.listed()
@@ -300,7 +305,7 @@ class _Samples:
             if not assembly._batched and assembly.on_error != "raise" and isinstance(error, Exception):
                 self._lost[0] = error
                 return
-            error.add_note(f"foreload: while loading {_shown(self._indices)}")
+            error.add_note(f"foreload: while loading {shown(self._indices)}")
             self._failures[begin] = error
 
     def finish(self) -> None:
@@ -323,10 +328,11 @@ class _Samples:
 
     def take(self) -> Any:
         on_error, errors = self._assembly.on_error, self._assembly.errors
-        for position, lost in sorted(self._lost.items()):
-            index = self._indices[position] if self._assembly._batched else self._indices
-            errors.append(SampleError.of(index, lost, on_error))
-        self._lost = {}
+        if self._lost:
+            for position, lost in sorted(self._lost.items()):
+                index = self._indices[position] if self._assembly._batched else self._indices
+                errors.append(SampleError.of(index, lost, on_error))
+            self._lost = {}
         if on_error != "raise" and isinstance(self._failures.get(0), Exception):
             # The samples were loaded, but could not be collated.
             errors.append(SampleError.of(self._indices, self._failures[0], "skip"))
@@ -341,8 +347,3 @@ class _Samples:
         if not self._is_made:
             raise EmptyBatch
         return self._batch
-
-
-def _shown(indices: Any) -> str:
-    text = repr(indices)
-    return text if len(text) <= 200 else f"{text[:200]}..."

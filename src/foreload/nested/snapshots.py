@@ -38,7 +38,7 @@ def snapshot(value: Any, *, strict: bool = False) -> Any:
     >>> copied
     [tensor([0.]), [7]]
     """
-    return _copied(value, _Copies(strict))
+    return value if type(value) in _UNCHANGING else _copied(value, _Copies(strict))
 
 
 class _Copies(dict[int, Any]):

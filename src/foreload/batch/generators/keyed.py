@@ -178,25 +178,35 @@ class KeyedGenerators:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Put the generators back to their present states at the end of the block."""
+        outer = self._begin()
+        try:
+            yield
+        finally:
+            self._end(outer)
+
+    def _begin(self) -> tuple[Any, ...]:
+        """Save the states of the generators, and what the thread is loading, of which there is nothing now."""
         python: Any = self._trio.python
         held, python.gauss_next = python.gauss_next, None
         self._is_keyed = False
         self._states.save()
-        outer = loading.epoch, loading.sample, loading.turn, loading.dataset
-        loading.epoch, loading.sample, loading.turn, loading.dataset = self._of, None, None, None
-        outer_key, outer_rows = (transform_key.give, transform_key.view), (loading.rows, loading.collate_fn)
-        transform_key.give = transform_key.view = loading.rows = loading.collate_fn = None
-        try:
-            yield
-        finally:
-            transform_key.give, transform_key.view = outer_key
-            loading.rows, loading.collate_fn = outer_rows
-            loading.epoch, loading.sample, loading.turn, loading.dataset = outer
-            loading.is_fresh = False
-            if self._is_pure:
-                self._note_draw()
-            self._states.restore()
-            python.gauss_next = held
+        now, key = vars(loading), vars(transform_key)
+        outer = held, now.copy(), key.copy()
+        now.clear()
+        key.clear()
+        now["epoch"] = self._of
+        return outer
+
+    def _end(self, outer: tuple[Any, ...]) -> None:
+        held, around, key_around = outer
+        for now, before in ((vars(transform_key), key_around), (vars(loading), around)):
+            now.clear()
+            now |= before
+        loading.is_fresh = False
+        if self._is_pure:
+            self._note_draw()
+        self._states.restore()
+        self._trio.python.gauss_next = held  # type: ignore[attr-defined]
 
     def run(self, load: Callable[[Any], T], sample_seconds: float | None = None) -> T:
         """Load a run of samples.
@@ -208,7 +218,8 @@ class KeyedGenerators:
         """
         is_first, self._has_run = not self._has_run, True
         is_short = sample_seconds is not None and sample_seconds < _LONG_SECONDS
-        with self.kept():
+        outer = self._begin()
+        try:
             if not (self._is_pure and is_short) or is_first or self._draws:
                 return load(self.key)
             failure: Exception | None = None
@@ -222,6 +233,8 @@ class KeyedGenerators:
             if failure is not None:
                 raise failure
             return samples
+        finally:
+            self._end(outer)
 
 
 def _number(index: Any) -> int:

@@ -34,6 +34,7 @@ __all__ = [
     "keyed_generators",
     "lent_generators",
     "own_generators",
+    "passes_generator",
     "present_trio",
     "run_keyed",
     "seed_own_generators",
@@ -102,6 +103,11 @@ def lent_generators(trio: Trio) -> Iterator[None]:
             yield
     finally:
         _own.trio = before
+
+
+def passes_generator() -> bool:
+    """Whether torch's functions are passed a generator of the calling thread's."""
+    return isinstance(innermost_function_mode(), _OwnTorchGenerator)
 
 
 @contextmanager
