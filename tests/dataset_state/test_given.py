@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -103,16 +106,17 @@ class Crops(Given):
 
 
 class Hidden(Crops):
-    """Gives tensors over arrays that are not found among what it holds."""
+    """Gives tensors over arrays that are hard to find among what it holds, the first of them a copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, hide: Callable[[list[Any]], Callable[[int], Any]]) -> None:
         super().__init__(is_array=True)
         self.names = [str(index) for index in range(3000)]
-        self.waves = types.MappingProxyType({index: self.wave[3 * index : 3 * index + 3] for index in range(300)})
+        self.get = hide([np.zeros(3) for _ in range(300)])
 
     def __getitem__(self, index: int) -> Any:
         time.sleep(SLOW)
-        return {"seen": torch.from_numpy(self.waves[index])}
+        array = self.get(index)
+        return {"seen": torch.from_numpy(array if index else array.copy())}
 
 
 class Scaled(Crops):
@@ -130,7 +134,13 @@ CHANGING: dict[str, Callable[[], Given]] = {
     "crops of a tensor": lambda: Crops(is_array=False),
     "crops of an array": lambda: Crops(is_array=True),
     "tensors over an array": lambda: Scaled(is_array=True),
-    "tensors over hidden arrays": Hidden,
+    "tensors over arrays in a mapping": lambda: Hidden(
+        lambda arrays: types.MappingProxyType(dict(enumerate(arrays))).__getitem__
+    ),
+    "tensors over arrays in a series": lambda: Hidden(lambda arrays: pandas.Series(arrays).__getitem__),
+    "tensors over what a function keeps": lambda: Hidden(
+        lambda arrays: functools.lru_cache(None)(lambda index: np.zeros(3))
+    ),
 }
 
 
@@ -147,6 +157,20 @@ def test_what_a_loop_writes_to_a_sample_is_in_the_next_epoch(name: str) -> None:
                     sample["seen"] += 1
         found.append(seen)
     assert found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_what_a_loop_writes_to_a_file_by_way_of_a_sample_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    seen = []
+    for kind in (fl.DataLoader, TorchDataLoader):
+        np.ones((300, 3)).tofile(path)
+        dataset = Hidden(lambda _: lambda index: np.memmap(path, np.float64, "r+", offset=24 * index, shape=(3,)))
+        for number in range(2):
+            for sample in kind(dataset, None):
+                sample["seen"] += number + 1
+        seen.append(np.fromfile(path).tolist())
+    assert seen[0] == seen[1]
 
 
 class Noted:

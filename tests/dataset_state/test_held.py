@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
+import functools
 import logging
 import pathlib
 import uuid
@@ -16,10 +18,10 @@ import pandas
 import pytest
 import torch
 from PIL import Image
+from torch.utils.dlpack import from_dlpack
 
 from foreload.cache.serialize import flatten, restore
 from foreload.dataset_state.given import find_held
-from foreload.dataset_state.memory import OwnedMemory
 
 
 @dataclass
@@ -49,7 +51,7 @@ def test_what_nobody_can_change_may_be_held_by_all(name: str) -> None:
 class Holder:
     """Holds something of every kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: pathlib.Path) -> None:
         self.record = {"seen": 0}
         self.pair = {"seen": 0}, 1
         self.rows, self.array, self.objects = torch.zeros(4, 3), np.zeros((4, 3)), np.array([[1], [2]], object)
@@ -60,6 +62,10 @@ class Holder:
         self.text, self.storage, self.bytes = Text("a"), torch.zeros(4).untyped_storage(), bytearray(16)
         self.arrays = np.empty(2, object)
         self.arrays[:] = [np.zeros(3), np.zeros(2)]
+        self.raw, self.series = b"0" * 64, pandas.Series([np.zeros(3), np.zeros(2)])
+        self.kept, self.buffer = functools.lru_cache(np.zeros), (ctypes.c_float * 8)()
+        (folder / "rows").write_bytes(bytes(64))
+        self.path = str(folder / "rows")
 
 
 class Text(str):
@@ -69,6 +75,12 @@ class Text(str):
 class NamedPoint(NamedTuple):
     x: int
     y: int
+
+
+def read_only(array: Any) -> Any:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class Slotted:
@@ -89,6 +101,24 @@ GIVEN: dict[str, Callable[[Holder], Any]] = {
     "a record": lambda holder: holder.record,
     "a record within": lambda holder: {"a": [holder.record]},
     "an attribute": lambda holder: Box(holder.record),
+    "an empty tensor": lambda holder: NO_BOXES,
+    "an array and a tensor over its row": lambda holder: {
+        "a": holder.array,
+        "t": torch.from_numpy(holder.array[1]),
+    },
+    "a tensor over a read-only array": lambda holder: torch.from_numpy(read_only(holder.array)[1:]),
+    "a tensor over a view of bytes": lambda holder: torch.frombuffer(memoryview(holder.bytes), dtype=torch.uint8),
+    "a tensor over texts' bytes": lambda holder: torch.from_numpy(np.frombuffer(holder.raw, np.uint8)),
+    "a tensor of another library": lambda holder: from_dlpack(np.zeros(3)),
+    "an array over a map of a file": lambda holder: np.memmap(holder.path, np.uint8, "r+"),
+    "a tensor over a map of a file": lambda holder: torch.from_numpy(np.memmap(holder.path, np.uint8, "r+")[2:]),
+    "a tensor over a file": lambda holder: torch.from_file(holder.path, shared=True, size=2),
+    "an index": lambda holder: holder.table.index,
+    "an index of results": lambda holder: holder.table * 2,
+    "values of a table": lambda holder: torch.from_numpy(holder.table["a"].values[1:]),
+    "a tensor over an array of a series": lambda holder: torch.from_numpy(holder.series[1][1:]),
+    "a tensor over what a function keeps": lambda holder: torch.from_numpy(holder.kept(3)),
+    "a tensor over a ctypes buffer": lambda holder: torch.from_numpy(np.ctypeslib.as_array(holder.buffer)),
     "an attribute of a tensor": lambda holder: tagged(torch.zeros(2), holder.record),
     "an attribute of a text": lambda holder: tagged(Text("a"), holder.record),
     "an attribute of an array": lambda holder: tagged(np.zeros(2).view(type("Own", (np.ndarray,), {})), [holder]),
@@ -137,6 +167,16 @@ MADE: dict[str, Callable[[Holder], Any]] = {
     "a row of an array": lambda holder: holder.array[1].copy(),
     "a tensor over an array": lambda holder: torch.from_numpy(holder.array + 1)[1],
     "a tensor over bytes": lambda holder: torch.frombuffer(bytearray(8), dtype=torch.uint8),
+    "a tensor over a file's bytes": lambda holder: torch.from_numpy(np.frombuffer(bytes([3, 4] * 8), "u1")[2:]),
+    "a tensor over an image": lambda holder: torch.from_numpy(np.asarray(holder.image.resize((3, 3)))),
+    "an array of a tensor": lambda holder: torch.zeros(3).numpy(),
+    "a tensor over an array of a tensor": lambda holder: torch.from_numpy(torch.zeros(3).numpy()[1:]),
+    "a map of a file that is read": lambda holder: np.memmap(holder.path, np.uint8, "r")[2:],
+    "a tensor over a map of a file that is read": lambda holder: torch.from_numpy(
+        np.memmap(holder.path, "u1", "r")
+    ),
+    "a copy of a map of a file": lambda holder: torch.from_numpy(np.memmap(holder.path, np.uint8, "c")[2:]),
+    "a table of texts": lambda holder: pandas.DataFrame({"a": ["b", "c"]}),
     "an array and a tensor over it": lambda holder: (lambda array: [array, torch.from_numpy(array)])(np.zeros(4)),
     "parts of an array and tensors over others": lambda holder: (
         lambda array: [array[:, :1], torch.from_numpy(array[:, 1:]), torch.from_numpy(array)]
@@ -149,7 +189,6 @@ MADE: dict[str, Callable[[Holder], Any]] = {
     ),
     "a table": lambda holder: holder.table.iloc[:1].copy(),
     "a record of an array": lambda holder: np.zeros(3, [("x", "f8")])[1],
-    "nothing": lambda holder: NO_BOXES,
     "values of a sparse tensor": lambda holder: torch.eye(3).to_sparse_csr(),
     "a parameter": lambda holder: torch.nn.Parameter(torch.zeros(2)),
     "an image": lambda holder: holder.image.resize((2, 2)),
@@ -174,15 +213,15 @@ MADE: dict[str, Callable[[Holder], Any]] = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_a_part_that_is_held_elsewhere_is_found(name: str) -> None:
-    holder = Holder()
-    assert find_held([GIVEN[name](holder)], is_owned=OwnedMemory(holder).holds)
+def test_a_part_that_is_held_elsewhere_is_found(name: str, tmp_path: pathlib.Path) -> None:
+    holder = Holder(tmp_path)
+    assert find_held([GIVEN[name](holder)])
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_what_is_only_in_the_batch_is_not(name: str) -> None:
-    holder = Holder()
-    assert find_held([MADE[name](holder)], is_owned=OwnedMemory(holder).holds) is None
+def test_what_is_only_in_the_batch_is_not(name: str, tmp_path: pathlib.Path) -> None:
+    holder = Holder(tmp_path)
+    assert find_held([MADE[name](holder)]) is None
 
 
 def test_what_only_garbage_refers_to_is_not_held() -> None:
@@ -210,20 +249,3 @@ def test_deep_tuples_are_looked_into_once() -> None:
     batch = [[deep, wide]]
     del deep, wide
     assert find_held(batch) is None
-
-
-def test_only_memory_that_overlaps_is_the_datasets() -> None:
-    whole = np.zeros(20)
-    memory = OwnedMemory([whole[10:15]])
-    assert find_held([torch.from_numpy(whole[5:12])], is_owned=memory.holds) == "Tensor"
-    assert find_held([torch.from_numpy(np.zeros(7))], is_owned=memory.holds) is None
-
-
-def test_an_array_that_the_dataset_gets_later_is_its_own_at_once() -> None:
-    holder = Holder()
-    memory = OwnedMemory(holder)
-    for number in range(9):
-        late = np.zeros(3)
-        assert find_held([torch.from_numpy(late)], is_owned=memory.holds) is None
-        setattr(holder, f"late_{number}", late)
-        assert find_held([torch.from_numpy(late)], is_owned=memory.holds) == "Tensor"

@@ -23,7 +23,7 @@ from foreload.machine import granted_cores
 from foreload.tune import choose, measure
 from foreload.tune.candidates import never_pays
 from foreload.tune.sample_cost import _collating, sample_cost
-from foreload.tune.workload import STRIDE, Workload
+from foreload.tune.workload import STRIDE, Sending, Workload
 from tests.tune.rows import Breaks, Rows, SharedWaits, chosen
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -292,7 +292,7 @@ def test_what_it_takes_to_send_the_batches_of_a_collate_function_counts() -> Non
     _, _, sent = sample_cost(work, len(dataset), StateWatch(dataset), [])
     assert sent is not None
     assert min(sent) >= 0
-    cheap, costly = (replace(work, sent=each) for each in ((0.0, 0.0), (1e-5, 2e-5)))
+    cheap, costly = (replace(work, sending=Sending(*each)) for each in ((0.0, 0.0, 0.0), (1e-5, 0.0, 2e-5)))
     assert not never_pays(cheap, 2, 1e-4, 1e-4)
     assert never_pays(costly, 2, 1e-5, 1e-5)
     plain = replace(work, collate=None)

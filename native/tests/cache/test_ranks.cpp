@@ -43,6 +43,20 @@ void test_claims_before_a_plan() {
   CHECK(store->counts().samples == 2);
 }
 
+// The same for a plan of accesses, which foresees what it needs itself.
+void test_claims_before_a_plan_of_accesses() {
+  const auto store = SampleStore::create(4, 2 * Arena::block_size(8), 4, 0);
+  for (const size_t sample : {0, 1, 2}) CHECK(request(*store, sample) == SampleStore::Outcome::claimed);
+  const int64_t accesses[] = {0, 3, 0, 3};
+  const uint8_t planned[] = {1, 1, 0, 0}, retained[] = {0, 0, 0, 0};
+  store->follow(accesses, 4, planned, retained);
+  for (const size_t sample : {0, 1, 2}) keep(*store, sample);
+  CHECK(store->counts().samples == 0 && store->counts().kept == 0);
+  const bool hits[] = {false, false, true, true};
+  for (int t = 0; t < 4; ++t) CHECK(load(*store, static_cast<size_t>(accesses[t])) == hits[t]);
+  CHECK(store->counts().kept == 2 && store->counts().refused == 0);
+}
+
 // What was kept or claimed before is dropped where the router gives it to other ranks.
 void test_owned_after_others(bool hashed) {
   const size_t samples = hashed ? 1'000'000 : 3000;
@@ -56,6 +70,9 @@ void test_owned_after_others(bool hashed) {
   keep(*store, permutation(0));
   for (uint64_t position = 0; position < 100; ++position)
     CHECK(store->contains(permutation(position)) == (position < 50 && position % 4 == 1));
+  const int64_t other[] = {2};
+  store->follow(key, 4, other, 1, 50);
+  CHECK(store->counts().samples == 0);
 }
 
 // Those samples are kept, and no others, that a router gives to these ranks.
@@ -90,6 +107,7 @@ void test_owned(bool hashed) {
 
 int main() {
   test_claims_before_a_plan();
+  test_claims_before_a_plan_of_accesses();
   test_owned(false);
   test_owned(true);
   test_owned_after_others(false);

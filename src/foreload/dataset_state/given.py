@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
-import bisect
 import enum
 import gc
 import logging
 import sys
+from array import array
 from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from mmap import mmap
 from typing import Any
 
 import numpy as np
 import torch
 
 from foreload._torch import address_of, base_of, storage_uses
-from foreload.dataset_state.memory import BUFFERS, Span, span_of, storages_of
+from foreload.dataset_state.memory import is_foreign, owner_of, storages_of
 from foreload.nested.constants import is_constant
 
-__all__ = ["HELD", "find_held", "foreign_memory"]
+__all__ = ["HELD", "find_held", "find_reference"]
 
 # Why copies of a dataset might not do.
 HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
-_NAMED = (type, FunctionType, BuiltinFunctionType, ModuleType, enum.Enum, logging.Logger, np.ufunc)
-_CONSTANTS_OF_PANDAS = ("Index", "Timestamp", "Timedelta", "Period", "NaTType", "NAType", "BlockPlacement")
+# What nobody changes; and what has names that can be set, but values that cannot, which views of it share.
+_CONSTANTS_OF_PANDAS = {
+    "BlockPlacement",
+    "ExtensionDtype",
+    "NAType",
+    "NaTType",
+    "Period",
+    "Timedelta",
+    "Timestamp",
+}
+_NAMED_OF_PANDAS = {"Index"}
+
+# The bases of arrays to which no other array leads without a reference to them.
+_WITH_MEMORY = (np.ndarray, np.void, torch.Tensor, bytes, bytearray, memoryview, array)
+
+
+def _is_not_lent(address: int) -> bool:
+    return False
 
 
 def find_held(
-    batch: list[Any], others: Sequence[Any] = (), is_owned: Callable[[list[Span]], bool] = lambda _: False
+    batch: list[Any], others: Sequence[Any] = (), is_lent: Callable[[int], bool] = _is_not_lent
 ) -> str | None:
     """Return the class of a part of a batch that something else refers to; None: nothing does.
 
-    Told by the counts of references to objects and to the memory of tensors; constants do not count.
+    Told by the counts of references to objects and to the memory of tensors; constants do not count. Memory that
+    is a file's, or of which it is not known whose it is, as that of ``torch.from_dlpack()``, counts as held.
 
     Args:
         batch: a list that holds the batch, to which nothing else of the caller's refers.
         others: what may refer to parts of it.
-        is_owned: whether some of the memory at several places is the dataset's; asked for that of tensors which
-            torch has not allocated, such as an array's.
+        is_lent: whether an address is in memory of the caller's, which lends it to the batch.
 
     >>> records = [{"text": "a"}]
     >>> find_held([records[0]]), find_held([records[0]], [records]), find_held([dict(records[0])])
@@ -48,50 +64,50 @@ def find_held(
     >>> find_held([rows[0]]), find_held([rows[0].clone()])
     ('Tensor', None)
     """
-    found = _find(batch, others, is_owned)
+    found = find_reference(batch, others, is_lent)
     if found is not None:  # perhaps only by what is garbage
         gc.collect()
-        found = _find(batch, others, is_owned)
+        found = find_reference(batch, others, is_lent)
     return found
 
 
-def foreign_memory(batch: list[Any]) -> set[int]:
-    """Return the addresses of the tensors in a batch that lie in memory that torch has not allocated."""
-    parts = _Parts()
+def find_reference(
+    batch: list[Any], others: Sequence[Any] = (), is_lent: Callable[[int], bool] = _is_not_lent
+) -> str | None:
+    """Return what :func:`find_held` does, where garbage that has not been collected counts too."""
+    parts = _Parts(is_lent)
     parts.walk(batch)
-    return {begin for begin, _ in parts.foreign()}
-
-
-def _find(batch: list[Any], others: Sequence[Any], is_owned: Callable[[list[Span]], bool]) -> str | None:
-    parts = _Parts()
-    parts.walk(batch)
-    judged, storages, foreign = list(parts.all), list(parts.storages), parts.foreign()
+    judged, storages, is_unknown = list(parts.all), list(parts.storages), parts.is_unknown
     for other in others:
         parts.walk(other)
     for key in judged:
-        if parts.others(key) > 0:
+        if parts.is_held(key):
             return type(parts.all[key]).__name__
-    if any(map(parts.is_shared, storages)) or (foreign and is_owned(foreign)):
-        return "Tensor"
-    return None
+    return "Tensor" if is_unknown or any(map(parts.is_shared, storages)) else None
 
 
 class _Parts:
     """The parts of objects that can be changed or recognised.
+
+    Args:
+        is_lent: as for :func:`find_held`.
 
     Attributes:
         all: by identity.
         references: to each of them, from the others.
         bases: of those, the tensors that others are views of.
         storages: the memory of tensors, and how many of them lie in it, by its place in torch.
+        is_unknown: whether it is not known to whom the memory of some tensor belongs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_lent: Callable[[int], bool]) -> None:
         self.all: dict[int, Any] = {}
         self.references: dict[int, int] = {}
         self.bases: set[int] = set()
         self.storages: dict[int, tuple[torch.UntypedStorage, int]] = {}
-        self._begins: list[int] | None = None  # of foreign memory, once all is walked through
+        self.is_unknown = False
+        self._is_lent = is_lent
+        self._written: set[int] = set()  # read-only arrays that tensors lie in, by identity
 
     def walk(self, holder: Any) -> None:
         """Add the parts of what is not itself one."""
@@ -100,10 +116,13 @@ class _Parts:
             value = waiting.pop()
             for part in _inside(value):
                 if type(part) not in _ATOMS and not _is_settled(part):
-                    self.references[id(part)] = self.references.get(id(part), 0) + 1
-                    self._add(part, waiting)
+                    self._refer(part, waiting)
             if isinstance(value, torch.Tensor):
                 self._add_tensor(value, waiting)
+
+    def _refer(self, part: Any, waiting: list[Any]) -> None:
+        self.references[id(part)] = self.references.get(id(part), 0) + 1
+        self._add(part, waiting)
 
     def _add(self, part: Any, waiting: list[Any]) -> None:
         if id(part) not in self.all:
@@ -113,28 +132,35 @@ class _Parts:
     def _add_tensor(self, tensor: torch.Tensor, waiting: list[Any]) -> None:
         for storage in storages_of(tensor):
             place = address_of(storage)
-            self.storages[place] = storage, self.storages.get(place, (storage, 0))[1] + 1
+            count = self.storages.get(place, (storage, 0))[1]
+            self.storages[place] = storage, count + 1
+            if count == 0 and is_foreign(storage) and not self._is_lent(storage.data_ptr()):
+                self._add_owner(owner_of(storage), waiting)
         base = base_of(tensor)
         if base is not None:  # which only torch refers to, unless something else does
             self.bases.add(id(base))
             self.references.setdefault(id(base), 0)
             self._add(base, waiting)
 
-    def others(self, key: int) -> int:
-        """Return the number of references to a part from elsewhere."""
-        count = _count(self.all, key) - self.references[key] - (_OF_BASE if key in self.bases else 0)
-        if count > 0 and isinstance(self.all[key], BUFFERS):
-            # Each tensor over memory of an array holds that array, or one over the same memory.
-            if self._begins is None:
-                self._begins = sorted(begin for begin, _ in self.foreign())
-            begin, end = span_of(self.all[key])
-            count -= bisect.bisect_left(self._begins, end) - bisect.bisect_left(self._begins, begin)
-        return count
+    def _add_owner(self, owner: Any, waiting: list[Any]) -> None:
+        """Add the object in whose memory a tensor lies, and which its storage holds; None: it is not known."""
+        if owner is None:
+            self.is_unknown = True
+            return
+        self._refer(owner, waiting)
+        # Who has the tensor can write to arrays that are read-only.
+        while isinstance(owner, np.ndarray) and _is_read_only(owner) and id(owner) not in self._written:
+            self._written.add(id(owner))
+            if owner.base is None or (isinstance(owner, np.memmap) and owner.mode == "r"):
+                return
+            owner = owner.base
+            self.is_unknown |= not isinstance(owner, _WITH_MEMORY)
+            self._refer(owner, waiting)
 
-    def foreign(self) -> list[Span]:
-        """Return the memory of tensors that torch has not allocated."""
-        storages = [storage for storage, _ in self.storages.values()]
-        return [span_of(storage) for storage in storages if storage.nbytes() and not storage.resizable()]
+    def is_held(self, key: int) -> bool:
+        """Whether there are references to a part from elsewhere."""
+        of_views = _OF_BASE if key in self.bases else 0
+        return isinstance(self.all[key], mmap) or _count(self.all, key) - of_views > self.references[key]
 
     def is_shared(self, place: int) -> bool:
         """Whether something else lies in the memory of tensors, or holds it."""
@@ -160,8 +186,11 @@ _OF_BASE = _count({0: base_of(_VIEW)}, 0)
 
 def _inside(value: Any) -> list[Any]:
     """Return what an object refers to, as often as it does."""
-    if isinstance(value, np.memmap) and _is_read_only(value):
-        return []  # (It has the file as an attribute.)
+    if isinstance(value, np.memmap) and value.mode in ("r", "c"):
+        # (It has its file as an attribute, which is not written to.)
+        return [value.base] if value.mode == "c" and isinstance(value.base, np.ndarray) else []
+    if _is_of_pandas(type(value), _NAMED_OF_PANDAS):
+        return []
     inside = gc.get_referents(value)
     if isinstance(value, (np.ndarray, np.void)):  # which the collector does not know
         if value.base is not None:
@@ -193,20 +222,22 @@ def _is_settled(value: Any, depth: int = 4) -> bool:
             and not hasattr(value, "__dict__")
             and all(type(part) in _ATOMS or _is_settled(part, depth - 1) for part in value)
         )
-    if isinstance(value, torch.Tensor):
-        return kind is torch.Tensor and value.numel() == 0 and not value.requires_grad and not vars(value)
-    if isinstance(value, (*_NAMED, np.generic)):
-        return isinstance(value, (logging.Logger, np.ufunc)) or is_constant(value)
-    module = str(kind.__module__)
-    if module.partition(".")[0] == "pandas":
-        return kind.__name__.endswith(_CONSTANTS_OF_PANDAS)
+    if isinstance(value, (logging.Logger, np.ufunc)) or _is_of_pandas(kind, _CONSTANTS_OF_PANDAS):
+        return True
     # (One of a user's class that is derived from a constant's may have attributes.)
     is_derived = isinstance(value, (str, bytes, int, float, complex)) and kind not in _ATOMS
-    return not is_derived and is_constant(value)
+    is_known = isinstance(value, enum.Enum) or kind.__module__ == "numpy"
+    return (is_known or not is_derived) and is_constant(value)
+
+
+def _is_of_pandas(kind: type, names: set[str]) -> bool:
+    """Whether a class is one of pandas' that has one of these names, or is derived from one."""
+    is_pandas = str(kind.__module__).partition(".")[0] == "pandas"
+    return is_pandas and any(each.__name__ in names for each in kind.__mro__)
 
 
 def _of_new_storage() -> int:
-    parts = _Parts()
+    parts = _Parts(_is_not_lent)
     parts.walk([torch.zeros(1)])
     return sum(map(_storage_count, parts.storages.values()))
 

@@ -1,86 +1,29 @@
-"""The memory that a dataset holds: where its arrays, tensors and buffers lie."""
+"""The memory of tensors: the storages that a tensor consists of, and the Python object that a storage lies in.
+
+Torch does not tell which array a tensor of ``torch.from_numpy()`` lies in, or which buffer one of
+``torch.frombuffer()``. It keeps the object in the C++ function that releases it with the storage. Where, is not
+documented, so it is looked for once per process; only storages that are released by the same code are read.
+"""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from mmap import mmap
-from typing import Any
+import ctypes
+import os
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
-from foreload._torch import coo_parts
-from foreload.dataset_state.walk import walk
+from foreload._torch import address_of, coo_parts
 
-__all__ = ["BUFFERS", "OwnedMemory", "Span", "span_of", "storages_of"]
+__all__ = ["is_foreign", "owner_of", "storages_of"]
 
-# The addresses of the first byte of some memory, and of the one after its last.
-Span = tuple[int, int]
-
-# What memory belongs to, beside tensors.
-BUFFERS = (np.ndarray, bytearray, memoryview, mmap, array, torch.UntypedStorage)
-
-# The most values of the dataset that are looked at: for each question, and for some of them.
-_FEW_VALUES, _MOST_VALUES = 256, 2_000
-
-
-class OwnedMemory:
-    """The memory of the arrays, tensors and buffers that a dataset holds.
-
-    A dataset may get others at any time, so they are looked for with each question: among those that are nearest
-    to it, and with the first, second, fourth, eighth question and so on among more.
-
-    Args:
-        owners: the dataset and what is applied to its samples.
-
-    >>> values = np.zeros(3)
-    >>> memory = OwnedMemory([values])
-    >>> memory.holds([span_of(values[2:])]), memory.holds([span_of(np.zeros(3))])
-    (True, False)
-    """
-
-    def __init__(self, *owners: Any) -> None:
-        self._owners = owners
-        self._known: list[Span] = []
-        self._num_asked = 0
-
-    def holds(self, spans: Sequence[Span]) -> bool:
-        """Whether some of the memory at several places is part of it."""
-        self._num_asked += 1
-        if self._num_asked & (self._num_asked - 1) == 0:
-            self._known = list(self._spans(_MOST_VALUES))
-            present = self._known
-        else:
-            present = [*self._known, *self._spans(_FEW_VALUES)]
-        return any(first < end and begin < last for first, last in present for begin, end in spans)
-
-    def _spans(self, most: int) -> Iterator[Span]:
-        for owner in self._owners:
-            for _, value in islice(walk(owner, None, most), most):
-                if isinstance(value, torch.Tensor):
-                    yield from map(span_of, storages_of(value))
-                elif isinstance(value, np.ndarray) and value.dtype == object:
-                    yield from (span_of(part) for part in value.flat[:most] if isinstance(part, np.ndarray))
-                elif isinstance(value, BUFFERS):
-                    yield span_of(value)
-
-
-def span_of(memory: Any) -> Span:
-    """Return where an array, a storage or a buffer lies; (0, 0) if it is empty, closed or in pieces."""
-    if isinstance(memory, torch.UntypedStorage):
-        return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
-    if not isinstance(memory, np.ndarray):
-        try:
-            memory = np.frombuffer(memory, np.uint8)
-        except (ValueError, BufferError):
-            return 0, 0
-    if memory.size == 0:
-        return 0, 0
-    steps = [(side - 1) * stride for side, stride in zip(memory.shape, memory.strides, strict=True)]
-    first, before = memory.ctypes.data, sum(step for step in steps if step < 0)
-    return first + before, first + sum(steps) - before + memory.itemsize
+# The words of a storage, and of what releases it, that are looked through.
+_MOST_WORDS = 16
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
@@ -101,3 +44,115 @@ _SPARSE: dict[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] 
     torch.sparse_csc: lambda tensor: (tensor.ccol_indices(), tensor.row_indices(), tensor.values()),
     torch.sparse_bsc: lambda tensor: (tensor.ccol_indices(), tensor.row_indices(), tensor.values()),
 }
+
+
+def is_foreign(storage: torch.UntypedStorage) -> bool:
+    """Whether torch has not allocated the memory of a storage."""
+    if storage.nbytes() == 0 or storage.resizable():
+        return False
+    places = _places()  # (Memory of torch's that an array lies in, too, cannot be resized.)
+    return places is None or _words(address_of(storage), places.release + 1)[places.release] != places.frees
+
+
+def owner_of(storage: torch.UntypedStorage) -> Any:
+    """Return the object that the memory of a storage belongs to; None: torch itself, or it is not known.
+
+    >>> array = np.zeros(3)
+    >>> owner_of(torch.from_numpy(array)[1:].untyped_storage()) is array
+    True
+    >>> owner_of(torch.zeros(3).untyped_storage())
+    """
+    places = _places()
+    if places is None:
+        return None
+    words = _words(address_of(storage), max(places.release, places.context) + 1)
+    if words[places.release] != places.releases:
+        return None
+    context = _words(words[places.context], places.object + 4)
+    if context[places.object + 2 :] not in places.codes:
+        return None
+    return ctypes.cast(context[places.object], ctypes.py_object).value
+
+
+class _Places(NamedTuple):
+    """Where a storage has what it is released by.
+
+    Attributes:
+        release: the place of the address of a function among the words of a storage.
+        context: that of the address of what the function is called with.
+        object: the place, among the words there, of a function object of C++: of the Python object in it, after
+            which come another word and the addresses of its code.
+        releases: the address of the function.
+        frees: the same for memory of torch's.
+        codes: those addresses, for function objects that hold one Python object and nothing else.
+    """
+
+    release: int
+    context: int
+    object: int
+    releases: int
+    frees: int
+    codes: frozenset[tuple[int, ...]]
+
+
+@cache
+def _places() -> _Places | None:
+    """Try where the objects are found that some storages lie in; None: nowhere, or not at the same places."""
+    try:
+        file = os.open("/proc/self/mem", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return _found(file)
+    finally:
+        os.close(file)
+
+
+def _found(file: int) -> _Places | None:
+    arrays, buffers = [np.zeros(3) for _ in range(3)], [bytearray(8) for _ in range(3)]
+    tensors = [*map(torch.from_numpy, arrays), *(torch.frombuffer(each, dtype=torch.uint8) for each in buffers)]
+    trials = [
+        _trials(file, tensor, owner) for tensor, owner in zip(tensors, [*arrays, *buffers], strict=True)
+    ]  # (By chance, an address may be elsewhere too.)
+    own, other = (_read(file, address_of(tensor.untyped_storage()), _MOST_WORDS) for tensor in _others(arrays[0]))
+    for place in set.intersection(*(set(trial) for trial in trials)):
+        context, at = place
+        codes = [trial[place] for trial in trials]
+        releases = {code[0] for code in codes}
+        of_arrays, of_buffers = {code[1:] for code in codes[:3]}, {code[1:] for code in codes[3:]}
+        of_others = _read(file, other[context], _MOST_WORDS)[at + 2 : at + 4]
+        is_clear = len(releases) == len(of_arrays) == len(of_buffers) == 1 and own[context - 1] not in releases
+        if is_clear and of_others not in of_arrays | of_buffers:
+            known = frozenset(of_arrays | of_buffers)
+            return _Places(context - 1, context, at, releases.pop(), own[context - 1], known)
+    return None
+
+
+def _others(array: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor in memory of torch's, and one of another library's object."""
+    return torch.zeros(3), from_dlpack(array)
+
+
+def _trials(file: int, tensor: torch.Tensor, owner: Any) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Return, by the places where an owner's address is found, the functions there: what releases it, its code."""
+    storage = _read(file, address_of(tensor.untyped_storage()), _MOST_WORDS)
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    for context, address in enumerate(storage[1:], 1):
+        words = _read(file, address, _MOST_WORDS) if address % 8 == 0 else ()
+        for at, word in enumerate(words[:-4]):
+            if word == id(owner):
+                found[context, at] = storage[context - 1], *words[at + 2 : at + 4]
+    return found
+
+
+def _read(file: int, address: int, count: int) -> tuple[int, ...]:
+    """Return words of this process's memory, as many as there are."""
+    try:
+        text = os.pread(file, 8 * count, address)
+    except (OSError, OverflowError):  # there is no memory
+        return ()
+    return struct.unpack(f"{len(text) // 8}Q", text[: len(text) // 8 * 8])
+
+
+def _words(address: int, count: int) -> tuple[int, ...]:
+    return tuple((ctypes.c_size_t * count).from_address(address))

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from foreload.forks.descriptors import own_positions
+from foreload.forks.generator import free_generator
 from foreload.machine import open_process
 
 __all__ = ["Fork", "end_fork", "forked", "start_fork"]
@@ -62,7 +63,7 @@ def start_fork(run: Callable[[int], None]) -> Fork:
     """
     out, into = os.pipe()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), free_generator():
             # Newer Pythons warn of forks beside threads. Should this one hang, it is killed.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()

@@ -1,4 +1,4 @@
-"""The lock of torch's global generator, which no other thread is to hold when workers are forked."""
+"""The lock of torch's global generator, which no other thread is to hold when foreload forks the process."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ import torch
 __all__ = ["free_generator"]
 
 
-class _Starting(threading.local):
-    """The process in which the calling thread starts a worker; other forks are none of foreload's business."""
+class _Waiting(threading.local):
+    """Whether the calling thread waits for the lock before it forks; forks by code of others do not.
+
+    Attributes:
+        process: in which it does: its child, a copy of this, may fork too.
+    """
 
     process: int | None = None
 
 
-_starting = _Starting()
+_waiting = _Waiting()
 
 
 def _await_lock() -> None:
     # Reading the state takes the lock. A thread that holds it while the process forks is not there in the child,
     # which would wait for it for ever when it is seeded. Until the fork, hardly any other thread begins to draw:
-    # it needs the interpreter's lock first.
-    if _starting.process == os.getpid():
+    # it needs the interpreter's lock first. (A child that waits all the same is killed after some seconds.)
+    if _waiting.process == os.getpid():
         torch.default_generator.get_state()
 
 
@@ -35,8 +39,8 @@ os.register_at_fork(before=_await_lock)
 @contextmanager
 def free_generator() -> Iterator[None]:
     """Let a fork in the block wait until no other thread draws from torch's generator."""
-    _starting.process = os.getpid()
+    before, _waiting.process = _waiting.process, os.getpid()
     try:
         yield
     finally:
-        _starting.process = None
+        _waiting.process = before

@@ -41,9 +41,9 @@ def candidates_of(work: Workload, cores: int, seconds: float, busy: float) -> li
 
 
 def look_seconds(work: Workload) -> float:
-    """Return what the loop takes for each sample to look, before each batch, whether it has changed the dataset.
+    """Return what it takes for each sample to look, before each batch, whether the loop has changed the dataset.
 
-    It does so where processes load from copies of that.
+    The loop does so where processes load from copies of that, and each process, whether loading has.
     """
     if not work.watched:
         return 0.0
@@ -68,9 +68,10 @@ def seconds_by_processes(
     """Return which processes would load, the bytes of a sample, and an estimate of the seconds that one takes."""
     sample = float(sum(map(len, flatten(work.view[0]))))
     by_bytes = _HANDOVER_SECONDS + sample * _HANDOVER_SECONDS_PER_BYTE, 0.0
-    handover, taking = by_bytes if work.sent is None else work.sent
+    handover, taking = by_bytes if work.sending is None else (work.sending.sent, work.sending.taken)
     candidate = candidates_of(work, cores, seconds, busy)[-1]
     each = _BATCH_SECONDS / (work.batch_size or 1)
-    loop, handover = each + taking + look_seconds(work), handover + each
+    look = look_seconds(work)
+    loop, handover = each + taking + look, handover + each + look
     at_least = max((seconds + handover) / candidate[1], loop)
     return candidate, sample, max(at_least, (busy + handover + loop) / cores)

@@ -188,8 +188,8 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         return
     asked = _note_questions() if work.watched else []
     unsent: list[str] = []
-    seconds, busy, sent = sample_cost(work, size, watch, unsent)
-    work = replace(work, sent=sent)
+    seconds, busy, sending = sample_cost(work, size, watch, unsent)
+    work = replace(work, sending=sending)
     state = state or _state(watch, asked, positions)
     if unsent and not state:
         state = unsent[0]
@@ -228,11 +228,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         if estimated or is_short:
             return
     look = look_seconds(work)
-    checked = 0.0 if work.sent is None else work.sent[0]
+    checked = 0.0 if work.sending is None else work.sending.checked
     for name, value in _in_turns(work, candidates_of(work, cores, seconds, busy), batch, alone, began):
         by_processes = isinstance(name, tuple) and name[0] == "processes"
-        # No trial worker's copy is compared with the dataset, nor are its batches looked at.
-        yield name, 1 / max(1 / value + (look + checked) / cores, look) if by_processes else value
+        # No trial worker looks at its copy of the dataset or at its batches, nor does the loop at the dataset.
+        yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
 
 
 def _in_turns(

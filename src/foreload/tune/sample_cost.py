@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from foreload.cache.serialize import flatten_exactly, restore
+from foreload.cache.serialize import flatten, flatten_exactly, restore
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.given import HELD, find_held, foreign_memory
-from foreload.dataset_state.memory import OwnedMemory
+from foreload.dataset_state.given import HELD, find_held, find_reference
 from foreload.record.usage import queued_seconds
-from foreload.tune.workload import STRIDE, Workload
+from foreload.tune.workload import STRIDE, Sending, Workload
 
 __all__ = ["MIN_EPOCH_SECONDS", "sample_cost"]
 
@@ -32,10 +31,10 @@ _MOST_COLLATED = 64
 
 def sample_cost(
     work: Workload, size: int, watch: StateWatch, reasons: list[str]
-) -> tuple[float, float, tuple[float, float] | None]:
-    """Return the seconds that a sample takes, those on a core, or in a queue for one, and those to send it.
+) -> tuple[float, float, Sending | None]:
+    """Return the seconds that a sample takes, those on a core, or in a queue for one, and those to hand it over.
 
-    The last are as :class:`Workload` has them. The slowest sample is left out: the machine may have paused
+    The slowest sample is left out: the machine may have paused
     meanwhile. Of the user's collate function, which may do most of the work, a sample's share of a batch counts.
 
     Args:
@@ -44,23 +43,17 @@ def sample_cost(
         watch: looks at what loading changes.
         reasons: why batches of the copies' could not be delivered is added to it.
     """
-    dataset, collate, memory = work.view, work.collate or _nothing, OwnedMemory(*work.watched)
+    dataset, collate = work.view, work.collate or _nothing
     started, busy = time.perf_counter(), _busy_seconds()
     kept = [dataset[0]]  # which may open files
     taken, loading = time.perf_counter() - started, _busy_seconds() - busy
     first: list[Any] = [*_timed(collate, kept[:1])]
     one = first[-1]
-    reasons += _why_not_sent(work, memory, first, [kept])
+    reasons += _why_not_sent(work, first, [kept])
     done = 1
     watch.look()
     if taken + one <= _SLOW_SECONDS:
-        again: list[Any] = [*_timed(collate, [dataset[0]])]
-        one = again[-1]
-        if "threads" not in work.kinds and foreign_memory(first) & foreign_memory(
-            again
-        ):  # which the dataset holds
-            reasons.append(HELD.format("Tensor"))
-        del again
+        one = _timed(collate, [dataset[0]])[1]
     if taken <= _SLOW_SECONDS:
         taken, loading, done = 0.0, 0.0, 0
     slowest, sample = 0.0, None
@@ -83,24 +76,23 @@ def sample_cost(
     several: list[Any] = [*_collating(collate, kept[:most], one, work.batch_size or 1)]
     collating = several[-1]
     watch.look()
-    reasons += _why_not_sent(work, memory, several, [first, kept])
+    reasons += _why_not_sent(work, several, [first, kept])
     is_sent = work.collate is not None and "threads" not in work.kinds and not reasons
-    sent = _sending(first, several, len(kept[:most])) if is_sent else None
-    return cost + collating[0], busy + collating[1], sent
+    sending = _sending(first, several, len(kept[:most])) if is_sent else None
+    return cost + collating[0], busy + collating[1], sending
 
 
-def _why_not_sent(work: Workload, memory: OwnedMemory, batch: list[Any], others: list[Any]) -> list[str]:
+def _why_not_sent(work: Workload, batch: list[Any], others: list[Any]) -> list[str]:
     """Return why a process could not send a batch as it is.
 
     Args:
         work: what is loaded.
-        memory: the dataset's.
         batch: a list that holds it.
         others: samples that it may have been made of, and what else refers to them here.
     """
     if "threads" in work.kinds or work.collate is None:
         return []
-    held = find_held(batch, others, memory.holds)
+    held = find_held(batch, others)
     if held is not None:
         return [HELD.format(held)]
     try:
@@ -110,27 +102,29 @@ def _why_not_sent(work: Workload, memory: OwnedMemory, batch: list[Any], others:
     return []
 
 
-def _sending(one: list[Any], several: list[Any], count: int) -> tuple[float, float]:
-    """Return the seconds that it takes to look at and send a sample in a batch, and to put it together again.
+def _sending(one: list[Any], several: list[Any], count: int) -> Sending:
+    """Return what it takes to hand over a sample in a batch.
 
     Args:
         one: a list that holds a batch of one sample.
         several: one that holds a batch of ``count`` samples.
         count: how many there are.
     """
-    tries = [(*_sent(one), *_sent(several)) for _ in range(2)]
-    first_sent, first_taken, sent, taken = map(min, zip(*tries, strict=True))
+    least = [map(min, zip(*(_handed_over(batch) for _ in range(2)), strict=True)) for batch in (one, several)]
     others = max(1, count - 1)
-    return max(0.0, sent - first_sent) / others, max(0.0, taken - first_taken) / others
+    return Sending(*(max(0.0, more - first) / others for first, more in zip(*least, strict=True)))
 
 
-def _sent(batch: list[Any]) -> tuple[float, float]:
+def _handed_over(batch: list[Any]) -> Sending:
+    """Hand over a batch that a list holds, in this process."""
     began = time.perf_counter()
-    foreign_memory(batch)  # which looks at what find_held() does, and does not count references held here
+    find_reference(batch)  # (What refers to it here does not matter: what looking takes is measured.)
     parts = flatten_exactly(batch[0])
     sent = time.perf_counter()
+    flatten(batch[0])
+    pickled = time.perf_counter()
     restore([bytearray(part) for part in parts])
-    return sent - began, time.perf_counter() - sent
+    return Sending(sent - began, max(0.0, (sent - began) - (pickled - sent)), time.perf_counter() - pickled)
 
 
 def _timed(collate: Callable[[list[Any]], Any], samples: list[Any]) -> tuple[Any, float]:

@@ -6,14 +6,14 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
 
 from foreload.options import WorkerKind
 
-__all__ = ["STRIDE", "NotWanted", "Turns", "Workload"]
+__all__ = ["STRIDE", "NotWanted", "Sending", "Turns", "Workload"]
 
 # Measured samples come from all over the dataset.
 STRIDE = 7919
@@ -32,6 +32,20 @@ class NotWanted(BaseException):
     """Nobody waits for what is measured any more; no error of what is measured."""
 
 
+class Sending(NamedTuple):
+    """The seconds for a sample in a batch of a collate function, which may leave each an object of its own.
+
+    Attributes:
+        sent: what a worker process takes to see whether it can be sent as it is, and to pickle it.
+        checked: of these, what it takes to see that.
+        taken: what the loop takes to put it together again.
+    """
+
+    sent: float
+    checked: float
+    taken: float
+
+
 @dataclass(frozen=True)
 class Workload:
     """The samples to load.
@@ -45,8 +59,7 @@ class Workload:
         kinds: the kinds of workers that may be used.
         watched: the dataset and what is applied to samples, if copies must not depend on their state.
         collate: the user's collate function; None if it is torch's.
-        sent: seconds that a process takes to send a sample in a batch of this function, which may leave each an
-            object of its own, and the loop to take it; None: not measured.
+        sending: what handing over its batches takes; None: not measured.
         is_over: whether nobody waits for what is measured any more.
     """
 
@@ -58,7 +71,7 @@ class Workload:
     kinds: tuple[WorkerKind, ...] = ("threads", "processes")
     watched: tuple[Any, ...] = ()
     collate: Callable[[list[Any]], Any] | None = None
-    sent: tuple[float, float] | None = None
+    sending: Sending | None = None
     is_over: Callable[[], bool] = lambda: False
 
 

@@ -26,7 +26,6 @@ from foreload.batch.worker_progress import StatefulSamples, is_due
 from foreload.cache.serialize import flatten, flatten_exactly
 from foreload.dataset_state.digest import CHANGES
 from foreload.dataset_state.given import HELD, find_held
-from foreload.dataset_state.memory import OwnedMemory, Span
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
 from foreload.nested.picklers import TorchPickler
@@ -157,7 +156,6 @@ class WorkerState:
         except Exception as error:
             self._failure = self._pickled(error)
         self._slots = slots
-        self._memory = OwnedMemory(task.dataset, task.spec.transform, task.spec.collate_fn)
 
     def _flatten(self, holder: list[Any]) -> list[memoryview]:
         """Return the parts of the batch that a list holds."""
@@ -165,13 +163,9 @@ class WorkerState:
         if task.held is None:
             return flatten(holder[0]) if task.is_chosen else flatten(holder[0], TorchPickler)
         # The calling thread takes over what cannot be sent as it is.
-        if (held := find_held(holder, (), self._is_owned)) is not None:
+        if (held := find_held(holder, (), self._slots.holds)) is not None:
             raise pickle.PicklingError(HELD.format(held))
         return flatten_exactly(holder[0])
-
-    def _is_owned(self, spans: list[Span]) -> bool:
-        others = [span for span in spans if not self._slots.holds(span[0])]
-        return bool(others) and self._memory.holds(others)
 
     def _pickled(self, error: Exception) -> PickledError:
         return pickle_error(error, self._worker, self._dumps)

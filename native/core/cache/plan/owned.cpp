@@ -6,7 +6,7 @@
 
 namespace foreload {
 
-void Owned::assign(uint64_t samples, Key key, uint64_t ranks, const int64_t* own, size_t count,
+bool Owned::assign(uint64_t samples, Key key, uint64_t ranks, const int64_t* own, size_t count,
                    uint64_t limit) {
   if (ranks == 0 || ranks > kMostRanks) {
     throw Error(ErrorKind::value,
@@ -26,8 +26,11 @@ void Owned::assign(uint64_t samples, Key key, uint64_t ranks, const int64_t* own
       throw Error(ErrorKind::value, "there is no rank " + std::to_string(own[i]));
     bits[static_cast<size_t>(own[i]) / 64] |= uint64_t{1} << (own[i] % 64);
   }
-  for (size_t i = 0; i < bits.size(); ++i) is_own_[i].store(bits[i], std::memory_order_relaxed);
+  bool are_others = false;
+  for (size_t i = 0; i < bits.size(); ++i)
+    are_others |= is_own_[i].exchange(bits[i], std::memory_order_relaxed) != bits[i];
   limit_.store(limit, std::memory_order_relaxed);
+  return are_others;
 }
 
 bool Owned::has(uint64_t sample) const {

@@ -17,8 +17,9 @@ class Owned {
 
   // Own the samples of position below `limit` that belong to these ranks. Throws Error(value) if there are
   // more than kMostRanks ranks, or if samples, key or number of ranks are others than in the call before:
-  // others may be reading them. Called by one process at a time.
-  void assign(uint64_t samples, Key key, uint64_t ranks, const int64_t* own, size_t count, uint64_t limit);
+  // others may be reading them. Called by one process at a time. Returns whether the ranks are others than
+  // before.
+  bool assign(uint64_t samples, Key key, uint64_t ranks, const int64_t* own, size_t count, uint64_t limit);
   bool has(uint64_t sample) const;
 
  private:

@@ -111,13 +111,14 @@ void SampleStore::follow(const uint8_t* members) {
 
 void SampleStore::follow(Rule rule) {
   header_->rule = static_cast<uint32_t>(rule);
+  meet_plans();
 }
 
 void SampleStore::follow(Key key, uint64_t ranks, const int64_t* own, size_t count, uint64_t limit) {
+  const bool are_others = header_->owned.assign(samples(), key, ranks, own, count, limit);
   const bool is_new = rule() != Rule::owned;
-  header_->owned.assign(samples(), key, ranks, own, count, limit);
   follow(Rule::owned);
-  if (is_new) drop_others();
+  if (is_new || are_others) drop_others();
 }
 
 // Whether a request of a sample that was requested `use` times before leaves it in the cache.
@@ -331,12 +332,14 @@ void SampleStore::commit(size_t sample) {
   if (own == nullptr) return;
   SampleEntry& entry = *own;
   entry.stamp = header_->stamps.fetch_add(1) + 1;
-  header_->kept.fetch_add(1, std::memory_order_relaxed);
   entry.set(SampleEntry::present);
-  // It may have been claimed before the present plan was made, which other processes do not wait for. Of the
-  // two steps on `plans`, one comes first: either this sees the new plan, or drop_others() sees the sample.
-  header_->plans.fetch_add(0);
-  if (!may_stay(sample)) drop(sample);
+  // It may have been claimed before the present plan was made, which other processes do not wait for.
+  meet_plans();
+  if (stays(sample, entry)) {
+    header_->kept.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    drop(sample);
+  }
   if (header_->waiting.load() != 0) wake();
 }
 

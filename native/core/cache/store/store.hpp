@@ -169,7 +169,8 @@ class SampleStore {
   // Of a sample that the caller has claimed, so that its entry stays; null: it has not.
   SampleEntry* claimed(size_t sample);
   bool keeps(size_t sample, uint64_t use, bool present) const;
-  bool may_stay(size_t sample) const;
+  void meet_plans();
+  bool stays(size_t sample, const SampleEntry& entry) const;
   void drop_others();
   std::optional<Outcome> claim_new(size_t sample);
   void erase_absent();

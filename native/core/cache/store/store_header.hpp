@@ -13,7 +13,7 @@ namespace foreload {
 struct SampleStore::Header {
   uint64_t max_samples;  // in the store; 0: any number
   std::atomic<uint32_t> rule;
-  std::atomic<uint32_t> plans;    // counts those that other samples were dropped for
+  std::atomic<uint32_t> meeting;  // of those who plan and those who keep; see meet_plans()
   std::atomic<uint64_t> stamps;   // of uses, for `recent`
   std::atomic<uint32_t> changes;  // counts what a process may be waiting for
   std::atomic<uint32_t> waiting;

@@ -123,16 +123,23 @@ void SampleStore::clear() {
   });
 }
 
-// Whether the present plan lets a sample stay that was loaded before it was made. One for accesses is not
-// asked: it drops the sample at its next access, if it is to be dropped.
-bool SampleStore::may_stay(size_t sample) const {
-  return (rule() == Rule::planned && schedule_.is_by_access()) || keeps(sample, 0, true);
+// Who follows a plan calls it before it drops samples, and who keeps a sample, before it looks at the plan:
+// one of them comes first, so either the sample is seen by who drops, or the plan by who keeps.
+void SampleStore::meet_plans() {
+  header_->meeting.fetch_add(1);
 }
 
+// Whether a sample that has just been kept stays, by the present plan. One of accesses counts a sample's uses
+// from its beginning on, so one without any was claimed before, and is not among those that it retains.
+bool SampleStore::stays(size_t sample, const SampleEntry& entry) const {
+  if (rule() == Rule::planned && schedule_.is_by_access()) return SampleEntry::use_of(entry.word.load()) != 0;
+  return keeps(sample, 0, true);
+}
+
+// Drops what a plan of members, or of owners, does not keep.
 void SampleStore::drop_others() {
-  header_->plans.fetch_add(1);
   entries_.each([&](size_t sample, const SampleEntry& entry) {
-    if (is_present(entry) && !may_stay(sample)) drop(sample);
+    if (is_present(entry) && !keeps(sample, 0, true)) drop(sample);
     return true;
   });
 }
