@@ -2,11 +2,15 @@
 # Run the core's own tests: plain, under ASan and UBSan, and under TSan. The benchmarks' programs are built with them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+mkdir -p build
 for sanitizers in "" address,undefined thread; do
   build=build/native-${sanitizers:-plain}
   echo "==> core tests, ${sanitizers:-no sanitizer}"
-  cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DFORELOAD_BUILD_TESTS=ON -DFORELOAD_SANITIZE="$sanitizers" \
-    -DFORELOAD_BUILD_BENCHMARKS="$([ -n "$sanitizers" ] && echo OFF || echo ON)" >/dev/null
-  cmake --build "$build" --parallel "$(nproc)" >/dev/null
+  (
+    flock 9 # benchmarks/counts builds there too
+    cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DFORELOAD_BUILD_TESTS=ON -DFORELOAD_SANITIZE="$sanitizers" \
+      -DFORELOAD_BUILD_BENCHMARKS="$([ -n "$sanitizers" ] && echo OFF || echo ON)" >/dev/null
+    cmake --build "$build" --parallel "$(nproc)" >/dev/null
+  ) 9>"$build.lock"
   ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure --no-tests=error
 done

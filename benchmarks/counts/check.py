@@ -9,6 +9,7 @@ the branches that a simple predictor gets wrong: the same numbers on a busy mach
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "benchmarks" / "results" / "counts.json"
-BUILD = ROOT / "build" / "counts"
+BUILD = ROOT / "build" / "native-plain"  # which scripts/native-tests.sh builds too
 MOST = 0.03  # more instructions than this are a step back
 
 # Caches of a fixed size, whatever this machine has: bytes, ways, bytes of a line.
@@ -77,13 +78,15 @@ def build() -> Path:
             raise SystemExit(f"needs {tool}, which is not installed; Debian: apt install {tool}")
     BUILD.mkdir(parents=True, exist_ok=True)
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DFORELOAD_BUILD_BENCHMARKS=ON"]
-    for command in (
-        ["cmake", "-S", ROOT, "-B", BUILD, *options],
-        ["cmake", "--build", BUILD, "--target", "counts", "--parallel", str(os.cpu_count())],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(done.stdout + done.stderr)
+    with open(f"{BUILD}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time
+        for command in (
+            ["cmake", "-S", ROOT, "-B", BUILD, *options],
+            ["cmake", "--build", BUILD, "--target", "counts", "--parallel", str(os.cpu_count())],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(done.stdout + done.stderr)
     return BUILD / "counts"
 
 
