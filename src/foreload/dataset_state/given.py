@@ -18,10 +18,12 @@ from foreload._torch import address_of, base_of, storage_uses
 from foreload.dataset_state.memory import is_foreign, owner_of, storages_of
 from foreload.nested.constants import is_constant
 
-__all__ = ["HELD", "find_held", "find_reference"]
+__all__ = ["find_held", "find_reference"]
 
 # Why copies of a dataset might not do.
-HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
+_HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
+_IN_FILE = "a batch lies in a file that is mapped to be written to, which a copy of it would not"
+_UNKNOWN = "a tensor of a batch lies in memory of which is not known whose it is, as that of torch.from_dlpack()"
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 # What nobody changes; and what has names that can be set, but values that cannot, which views of it share.
@@ -47,7 +49,7 @@ def _is_not_lent(address: int) -> bool:
 def find_held(
     batch: list[Any], others: Sequence[Any] = (), is_lent: Callable[[int], bool] = _is_not_lent
 ) -> str | None:
-    """Return the class of a part of a batch that something else refers to; None: nothing does.
+    """Return that something else refers to a part of a batch, as a sentence; None: nothing does.
 
     Told by the counts of references to objects and to the memory of tensors; constants do not count. Memory that
     is a file's, or of which it is not known whose it is, as that of ``torch.from_dlpack()``, counts as held.
@@ -58,11 +60,10 @@ def find_held(
         is_lent: whether an address is in memory of the caller's, which lends it to the batch.
 
     >>> records = [{"text": "a"}]
-    >>> find_held([records[0]]), find_held([records[0]], [records]), find_held([dict(records[0])])
-    ('dict', None, None)
-    >>> rows = torch.zeros(2, 3)
-    >>> find_held([rows[0]]), find_held([rows[0].clone()])
-    ('Tensor', None)
+    >>> find_held([records[0]])
+    'the dataset or other code goes on to hold a dict of a batch, which copies of it would not share'
+    >>> find_held([records[0]], [records]), find_held([dict(records[0])])
+    (None, None)
     """
     found = find_reference(batch, others, is_lent)
     if found is not None:  # perhaps only by what is garbage
@@ -82,8 +83,12 @@ def find_reference(
         parts.walk(other)
     for key in judged:
         if parts.is_held(key):
-            return type(parts.all[key]).__name__
-    return "Tensor" if is_unknown or any(map(parts.is_shared, storages)) else None
+            return _HELD.format(type(parts.all[key]).__name__)
+        if isinstance(parts.all[key], mmap):
+            return _IN_FILE
+    if is_unknown:
+        return _UNKNOWN
+    return _HELD.format("Tensor") if any(map(parts.is_shared, storages)) else None
 
 
 class _Parts:
@@ -160,7 +165,7 @@ class _Parts:
     def is_held(self, key: int) -> bool:
         """Whether there are references to a part from elsewhere."""
         of_views = _OF_BASE if key in self.bases else 0
-        return isinstance(self.all[key], mmap) or _count(self.all, key) - of_views > self.references[key]
+        return _count(self.all, key) - of_views > self.references[key]
 
     def is_shared(self, place: int) -> bool:
         """Whether something else lies in the memory of tensors, or holds it."""

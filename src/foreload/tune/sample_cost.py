@@ -8,7 +8,7 @@ from typing import Any
 
 from foreload.cache.serialize import flatten, flatten_exactly, restore
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.given import HELD, find_held, find_reference
+from foreload.dataset_state.given import find_held, find_reference
 from foreload.record.usage import queued_seconds
 from foreload.tune.workload import STRIDE, Sending, Workload
 
@@ -94,7 +94,7 @@ def _why_not_sent(work: Workload, batch: list[Any], others: list[Any]) -> list[s
         return []
     held = find_held(batch, others)
     if held is not None:
-        return [HELD.format(held)]
+        return [held]
     try:
         flatten_exactly(batch)
     except Exception as error:  # whatever a user's class raises

@@ -25,7 +25,7 @@ from foreload.batch.stream import StreamBatches
 from foreload.batch.worker_progress import StatefulSamples, is_due
 from foreload.cache.serialize import flatten, flatten_exactly
 from foreload.dataset_state.digest import CHANGES
-from foreload.dataset_state.given import HELD, find_held
+from foreload.dataset_state.given import find_held
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
 from foreload.nested.picklers import TorchPickler
@@ -164,7 +164,7 @@ class WorkerState:
             return flatten(holder[0]) if task.is_chosen else flatten(holder[0], TorchPickler)
         # The calling thread takes over what cannot be sent as it is.
         if (held := find_held(holder, (), self._slots.holds)) is not None:
-            raise pickle.PicklingError(HELD.format(held))
+            raise pickle.PicklingError(held)
         return flatten_exactly(holder[0])
 
     def _pickled(self, error: Exception) -> PickledError:
