@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
+import pyarrow
 import pytest
 import torch
 from PIL import Image
@@ -66,6 +67,7 @@ class Holder:
         self.kept, self.buffer = functools.lru_cache(np.zeros), (ctypes.c_float * 8)()
         (folder / "rows").write_bytes(bytes(64))
         self.path = str(folder / "rows")
+        self.mapped, self.column = np.memmap(self.path, np.uint8, "r"), pyarrow.array([1.0, 2.0])
 
 
 class Text(str):
@@ -113,6 +115,15 @@ GIVEN: dict[str, Callable[[Holder], Any]] = {
     "an array over a map of a file": lambda holder: np.memmap(holder.path, np.uint8, "r+"),
     "a tensor over a map of a file": lambda holder: torch.from_numpy(np.memmap(holder.path, np.uint8, "r+")[2:]),
     "a tensor over a file": lambda holder: torch.from_file(holder.path, shared=True, size=2),
+    "an array of another library": lambda holder: np.from_dlpack(holder.array[1]),
+    "a tensor over an array of another library": lambda holder: torch.from_numpy(np.from_dlpack(holder.array[1])),
+    "an array over memory of ctypes": lambda holder: np.ctypeslib.as_array(holder.buffer)[1:],
+    "a detached sparse tensor": lambda holder: holder.sparse.detach(),
+    "a sparse tensor with its rows": lambda holder: holder.rows_of_it.detach(),
+    "a new sparse tensor": lambda holder: torch.eye(3).to_sparse(),  # for all that can be seen
+    "a nested tensor": lambda holder: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]).detach(),
+    "a table's column": lambda holder: torch.frombuffer(holder.column.buffers()[1], dtype=torch.float64),
+    "an array over a table's column": lambda holder: torch.from_numpy(np.frombuffer(holder.column.buffers()[1])),
     "an index": lambda holder: holder.table.index,
     "an index of results": lambda holder: holder.table * 2,
     "values of a table": lambda holder: torch.from_numpy(holder.table["a"].values[1:]),
@@ -189,11 +200,25 @@ MADE: dict[str, Callable[[Holder], Any]] = {
     ),
     "a table": lambda holder: holder.table.iloc[:1].copy(),
     "a record of an array": lambda holder: np.zeros(3, [("x", "f8")])[1],
-    "values of a sparse tensor": lambda holder: torch.eye(3).to_sparse_csr(),
     "a parameter": lambda holder: torch.nn.Parameter(torch.zeros(2)),
     "an image": lambda holder: holder.image.resize((2, 2)),
     "objects": lambda holder: np.array([[1], [2]], object),
-    "a sparse tensor": lambda holder: torch.eye(3).to_sparse(),
+    "bytes and arrays and tensors over them": lambda holder: (
+        lambda raw: [raw, np.frombuffer(raw, "u1", 4), torch.from_numpy(np.frombuffer(raw, "u1")[4:])]
+    )(bytes([1, 2] * 8)),
+    "what was read and a tensor over it": lambda holder: (
+        lambda raw: [raw, torch.frombuffer(raw, dtype=torch.uint8)]
+    )(bytes([1, 2] * 8)),
+    "parts of a read-only array": lambda holder: (lambda rows: [rows[:4], torch.from_numpy(rows[4:])])(
+        np.frombuffer(bytes([1, 2] * 8), "u1")
+    ),
+    "a window of windows": lambda holder: torch.from_numpy(
+        np.lib.stride_tricks.sliding_window_view(np.zeros(8), 3)
+    )[2],
+    "a row of a map of a file that is read": lambda holder: torch.from_numpy(
+        np.asarray(np.memmap(holder.path, "u1", "r"))[3:]
+    ),
+    "a row of a held map of a file that is read": lambda holder: torch.from_numpy(np.asarray(holder.mapped)[3:]),
     "one thing twice": lambda holder: (lambda part: [part, part, Slotted(part)])([1]),
     "what holds itself": lambda holder: (lambda part: part.append(part) or part)([1]),
     "other containers": lambda holder: [deque([[1]]), OrderedDict(a=[1]), defaultdict(list, a=[1]), {1, 2}],

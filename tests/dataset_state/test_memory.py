@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from foreload.dataset_state.memory import is_foreign, owner_of
+from foreload.dataset_state.memory import is_foreign, object_under
 
 WHOLE = np.zeros((4, 6))
 
@@ -34,14 +34,14 @@ def test_the_array_is_found(make: Callable[[Any], torch.Tensor]) -> None:
     for whole in (WHOLE, WHOLE[1:]):
         storage = make(whole).untyped_storage()
         assert is_foreign(storage)
-        assert owner_of(storage) is whole
+        assert object_under(storage) is whole
 
 
 @pytest.mark.parametrize("memory", [bytearray(64), b"0" * 64, array("d", range(8)), WHOLE])
 def test_the_buffer_is_found(memory: Any) -> None:
-    assert owner_of(torch.frombuffer(memory, dtype=torch.float64)[1:].untyped_storage()) is memory
+    assert object_under(torch.frombuffer(memory, dtype=torch.float64)[1:].untyped_storage()) is memory
     view = memoryview(memory)
-    assert owner_of(torch.frombuffer(view, dtype=torch.float64).untyped_storage()) is view
+    assert object_under(torch.frombuffer(view, dtype=torch.float64).untyped_storage()) is view
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_the_buffer_is_found(memory: Any) -> None:
 def test_what_torch_has_allocated_has_no_owner(make: Callable[[], torch.Tensor]) -> None:
     storage = make().untyped_storage()
     assert not is_foreign(storage)
-    assert owner_of(storage) is None
+    assert object_under(storage) is None
 
 
 def test_memory_of_torchs_that_arrays_lie_in_is_not_foreign() -> None:
     rows = torch.zeros(3)
     array = rows.numpy()
     for tensor in (rows, torch.from_numpy(array)):
-        assert owner_of(tensor.untyped_storage()) is (None if tensor is rows else array)
+        assert object_under(tensor.untyped_storage()) is (None if tensor is rows else array)
         assert is_foreign(tensor.untyped_storage()) is (tensor is not rows)
 
 
@@ -76,7 +76,7 @@ def test_memory_of_others_is_foreign_and_has_no_owner(tmp_path: Path) -> None:
         torch.from_file(str(tmp_path / "rows"), shared=True, size=16),
     ):
         assert is_foreign(tensor.untyped_storage())
-        assert owner_of(tensor.untyped_storage()) is None
+        assert object_under(tensor.untyped_storage()) is None
 
 
 def test_looking_holds_nothing() -> None:
@@ -87,7 +87,7 @@ def test_looking_holds_nothing() -> None:
     gone = weakref.ref(whole)
     tensor = torch.from_numpy(whole)
     for _ in range(3):
-        assert owner_of(tensor.untyped_storage()) is whole
+        assert object_under(tensor.untyped_storage()) is whole
     del whole
     assert gone() is not None
     del tensor
@@ -99,8 +99,8 @@ def test_a_map_of_a_file_is_the_array_or_buffer_that_a_tensor_was_made_of(tmp_pa
     path = tmp_path / "rows"
     path.write_bytes(bytes(64))
     mapped = np.memmap(path, np.float64, "r+")
-    assert owner_of(torch.from_numpy(mapped).untyped_storage()) is mapped
+    assert object_under(torch.from_numpy(mapped).untyped_storage()) is mapped
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         tensor = torch.frombuffer(memory, dtype=torch.float64)
-        assert owner_of(tensor.untyped_storage()) is memory
+        assert object_under(tensor.untyped_storage()) is memory
         del tensor

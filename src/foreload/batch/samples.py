@@ -241,9 +241,9 @@ class SampleAssembly:
             return self._dataset
         weight, self._runs_since_timed = self._runs_since_timed, 0
         # Decided before they are loaded, and at random: those that take long, or come again and again, would
-        # otherwise be timed more often than others. Without automatic batching, the time per sample is not known.
-        if self._sample_seconds is not None or not self._batched:
-            runs = self._SECONDS_PER_TIMED / (self._sample_seconds or self._SECONDS_PER_TIMED / 16)
+        # otherwise be timed more often than others.
+        if self._sample_seconds is not None:
+            runs = self._SECONDS_PER_TIMED / self._sample_seconds
             self._runs_per_timed = 1 + int(self._random.random() * 2 * min(self._MOST_PER_TIMED, runs))
         return self._timed(weight)
 

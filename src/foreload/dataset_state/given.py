@@ -6,8 +6,8 @@ import enum
 import gc
 import logging
 import sys
-from array import array
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from mmap import mmap
 from typing import Any
 
@@ -15,15 +15,18 @@ import numpy as np
 import torch
 
 from foreload._torch import address_of, base_of, storage_uses
-from foreload.dataset_state.memory import is_foreign, owner_of, storages_of
+from foreload.dataset_state.memory import Owner, chain, is_foreign, object_under, owner_of
 from foreload.nested.constants import is_constant
 
 __all__ = ["find_held", "find_reference"]
 
 # Why copies of a dataset might not do.
 _HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
-_IN_FILE = "a batch lies in a file that is mapped to be written to, which a copy of it would not"
-_UNKNOWN = "a tensor of a batch lies in memory of which is not known whose it is, as that of torch.from_dlpack()"
+_UNTOLD = {
+    Owner.file: "a batch lies in a file that is mapped to be written to, which a copy of it would not",
+    Owner.unknown: "a batch lies in memory of which is not known whose it is, as that of torch.from_dlpack()",
+}
+_COMPOSED = "it cannot be seen whether a sparse or nested tensor of a batch shares its parts with others"
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 # What nobody changes; and what has names that can be set, but values that cannot, which views of it share.
@@ -37,9 +40,6 @@ _CONSTANTS_OF_PANDAS = {
     "Timestamp",
 }
 _NAMED_OF_PANDAS = {"Index"}
-
-# The bases of arrays to which no other array leads without a reference to them.
-_WITH_MEMORY = (np.ndarray, np.void, torch.Tensor, bytes, bytearray, memoryview, array)
 
 
 def _is_not_lent(address: int) -> bool:
@@ -78,16 +78,14 @@ def find_reference(
     """Return what :func:`find_held` does, where garbage that has not been collected counts too."""
     parts = _Parts(is_lent)
     parts.walk(batch)
-    judged, storages, is_unknown = list(parts.all), list(parts.storages), parts.is_unknown
+    judged, storages, untold = list(parts.judged), list(parts.storages), parts.untold
     for other in others:
         parts.walk(other)
     for key in judged:
         if parts.is_held(key):
             return _HELD.format(type(parts.all[key]).__name__)
-        if isinstance(parts.all[key], mmap):
-            return _IN_FILE
-    if is_unknown:
-        return _UNKNOWN
+    if untold is not None:
+        return untold
     return _HELD.format("Tensor") if any(map(parts.is_shared, storages)) else None
 
 
@@ -98,21 +96,23 @@ class _Parts:
         is_lent: as for :func:`find_held`.
 
     Attributes:
-        all: by identity.
+        all: by identity, with the memory that they lie in.
+        judged: those to which nothing else may refer.
         references: to each of them, from the others.
         bases: of those, the tensors that others are views of.
         storages: the memory of tensors, and how many of them lie in it, by its place in torch.
-        is_unknown: whether it is not known to whom the memory of some tensor belongs.
+        untold: why it cannot be told by references whether others share a part; None: it can.
     """
 
     def __init__(self, is_lent: Callable[[int], bool]) -> None:
         self.all: dict[int, Any] = {}
+        self.judged: set[int] = set()
         self.references: dict[int, int] = {}
         self.bases: set[int] = set()
         self.storages: dict[int, tuple[torch.UntypedStorage, int]] = {}
-        self.is_unknown = False
+        self.untold: str | None = None
         self._is_lent = is_lent
-        self._written: set[int] = set()  # read-only arrays that tensors lie in, by identity
+        self._followed: set[int] = set()  # arrays of which it has been counted that they refer to their bases
 
     def walk(self, holder: Any) -> None:
         """Add the parts of what is not itself one."""
@@ -120,47 +120,71 @@ class _Parts:
         while waiting:
             value = waiting.pop()
             for part in _inside(value):
-                if type(part) not in _ATOMS and not _is_settled(part):
-                    self._refer(part, waiting)
+                if type(part) is bytes:
+                    self._count(part)
+                elif type(part) not in _ATOMS and not _is_settled(part):
+                    self._count(part)
+                    self._judge(part, waiting)
             if isinstance(value, torch.Tensor):
                 self._add_tensor(value, waiting)
+            elif isinstance(value, (np.ndarray, np.void, memoryview)):
+                self._follow(value)
+                if not _is_read_only(value):
+                    self._judge_memory(value, waiting)
 
-    def _refer(self, part: Any, waiting: list[Any]) -> None:
+    def _count(self, part: Any) -> None:
         self.references[id(part)] = self.references.get(id(part), 0) + 1
-        self._add(part, waiting)
+        self.all.setdefault(id(part), part)
 
-    def _add(self, part: Any, waiting: list[Any]) -> None:
-        if id(part) not in self.all:
-            self.all[id(part)] = part
+    def _judge(self, part: Any, waiting: list[Any]) -> None:
+        if id(part) not in self.judged:
+            self.judged.add(id(part))
             waiting.append(part)
 
+    def _follow(self, memory: Any) -> None:
+        """Count the references of arrays to what they are views of. (The collector does not know of them.)"""
+        for view, base in pairwise(chain(memory)):
+            if isinstance(view, (np.ndarray, np.void)) and id(view) not in self._followed:
+                self._followed.add(id(view))
+                self._count(base)
+
+    def _judge_memory(self, memory: Any, waiting: list[Any]) -> None:
+        """Judge what an array, a view or a buffer lies in, to which somebody can write."""
+        owner = owner_of(memory)
+        if owner is Owner.nobody:
+            return
+        self.untold = self.untold or _UNTOLD.get(owner)
+        for base in chain(memory):
+            # (A view in the middle is not among all, and a map has been asked whose it is.)
+            if id(base) in self.all and not isinstance(base, mmap):
+                self._judge(base, waiting)
+
     def _add_tensor(self, tensor: torch.Tensor, waiting: list[Any]) -> None:
-        for storage in storages_of(tensor):
+        if tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested:
+            storage = tensor.untyped_storage()
             place = address_of(storage)
             count = self.storages.get(place, (storage, 0))[1]
             self.storages[place] = storage, count + 1
             if count == 0 and is_foreign(storage) and not self._is_lent(storage.data_ptr()):
-                self._add_owner(owner_of(storage), waiting)
+                self._add_under(storage, waiting)
+        elif tensor.device.type == "cpu" and tensor.layout is not torch.jagged:
+            self.untold = self.untold or _COMPOSED
         base = base_of(tensor)
         if base is not None:  # which only torch refers to, unless something else does
             self.bases.add(id(base))
             self.references.setdefault(id(base), 0)
-            self._add(base, waiting)
+            self.all.setdefault(id(base), base)
+            self._judge(base, waiting)
 
-    def _add_owner(self, owner: Any, waiting: list[Any]) -> None:
-        """Add the object in whose memory a tensor lies, and which its storage holds; None: it is not known."""
-        if owner is None:
-            self.is_unknown = True
+    def _add_under(self, storage: torch.UntypedStorage, waiting: list[Any]) -> None:
+        """Add the array or buffer that a storage lies in, and holds. Who has the tensor can write to it."""
+        memory = object_under(storage)
+        if memory is None:
+            self.untold = self.untold or _UNTOLD[Owner.unknown]
             return
-        self._refer(owner, waiting)
-        # Who has the tensor can write to arrays that are read-only.
-        while isinstance(owner, np.ndarray) and _is_read_only(owner) and id(owner) not in self._written:
-            self._written.add(id(owner))
-            if owner.base is None or (isinstance(owner, np.memmap) and owner.mode == "r"):
-                return
-            owner = owner.base
-            self.is_unknown |= not isinstance(owner, _WITH_MEMORY)
-            self._refer(owner, waiting)
+        self._count(memory)
+        self._follow(memory)
+        self._judge_memory(memory, waiting)
 
     def is_held(self, key: int) -> bool:
         """Whether there are references to a part from elsewhere."""
@@ -192,21 +216,19 @@ _OF_BASE = _count({0: base_of(_VIEW)}, 0)
 def _inside(value: Any) -> list[Any]:
     """Return what an object refers to, as often as it does."""
     if isinstance(value, np.memmap) and value.mode in ("r", "c"):
-        # (It has its file as an attribute, which is not written to.)
-        return [value.base] if value.mode == "c" and isinstance(value.base, np.ndarray) else []
+        return []  # (It has its file as an attribute, which is not written to.)
     if _is_of_pandas(type(value), _NAMED_OF_PANDAS):
         return []
     inside = gc.get_referents(value)
-    if isinstance(value, (np.ndarray, np.void)):  # which the collector does not know
-        if value.base is not None:
-            inside += () if _is_read_only(value) else (value.base,)
-        elif value.dtype.hasobject:
-            inside.extend(value.reshape(-1) if value.dtype == object else _OBJECTS)
+    if isinstance(value, np.ndarray) and value.base is None and value.dtype.hasobject:
+        inside.extend(value.reshape(-1) if value.dtype == object else _OBJECTS)
     return inside
 
 
 def _is_read_only(value: Any) -> bool:
     """Whether neither an array nor what it is a view of can be written to; a record of an array can."""
+    if isinstance(value, memoryview):
+        return value.readonly
     memory = value
     while isinstance(memory, np.ndarray) and not memory.flags.writeable:
         memory = memory.base

@@ -1,4 +1,4 @@
-"""The memory of tensors: the storages that a tensor consists of, and the Python object that a storage lies in.
+"""To whom the memory of tensors, arrays and buffers belongs.
 
 Torch does not tell which array a tensor of ``torch.from_numpy()`` lies in, or which buffer one of
 ``torch.frombuffer()``. It keeps the object in the C++ function that releases it with the storage. Where, is not
@@ -10,40 +10,70 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Callable
-from functools import cache
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from enum import Enum, auto
+from mmap import mmap
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from foreload._torch import address_of, coo_parts
+from foreload._torch import address_of
 
-__all__ = ["is_foreign", "owner_of", "storages_of"]
+__all__ = ["Owner", "chain", "is_foreign", "object_under", "owner_of"]
 
 # The words of a storage, and of what releases it, that are looked through.
 _MOST_WORDS = 16
 
 
-def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """Return the memory of the tensors that a tensor consists of: of itself, or of those of a sparse one."""
-    if tensor.device.type != "cpu" or tensor.is_nested:
-        return []
-    if tensor.layout is torch.strided:
-        return [tensor.untyped_storage()]
-    parts_of = _SPARSE.get(tensor.layout)
-    return [] if parts_of is None else [part.untyped_storage() for part in parts_of(tensor)]
+class Owner(Enum):
+    """To whom the memory of an array or a buffer belongs: itself, nobody, a file, or it is not known.
+
+    Nobody can write to what belongs to nobody: a file that is mapped to be read.
+    """
+
+    itself = auto()
+    nobody = auto()
+    file = auto()
+    unknown = auto()
 
 
-# The tensors that a sparse one consists of.
-_SPARSE: dict[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
-    torch.sparse_coo: coo_parts,
-    torch.sparse_csr: lambda tensor: (tensor.crow_indices(), tensor.col_indices(), tensor.values()),
-    torch.sparse_bsr: lambda tensor: (tensor.crow_indices(), tensor.col_indices(), tensor.values()),
-    torch.sparse_csc: lambda tensor: (tensor.ccol_indices(), tensor.row_indices(), tensor.values()),
-    torch.sparse_bsc: lambda tensor: (tensor.ccol_indices(), tensor.row_indices(), tensor.values()),
-}
+def owner_of(memory: Any) -> Owner:
+    """Tell to whom the memory belongs that an array or a buffer lies in, or what it is a view of.
+
+    >>> owner_of(np.zeros(3)[1:]), owner_of(memoryview(b"abc")), owner_of(np.from_dlpack(np.zeros(3)))
+    (<Owner.itself: 1>, <Owner.itself: 1>, <Owner.unknown: 4>)
+    """
+    is_private = False
+    for memory in chain(memory):  # noqa: B020 (the last one is what all others lie in)
+        is_private |= isinstance(memory, np.memmap) and memory.mode == "c"
+    if isinstance(memory, mmap):
+        with suppress(ValueError), memoryview(memory) as view:  # one that is closed
+            if view.readonly:
+                return Owner.nobody
+            return Owner.itself if is_private else Owner.file
+    if isinstance(memory, np.ndarray):
+        return Owner.itself if memory.flags.owndata else Owner.unknown
+    is_known = isinstance(memory, (np.void, torch.Tensor, bytes, bytearray, array))
+    return Owner.itself if is_known else Owner.unknown
+
+
+def chain(memory: Any) -> Iterator[Any]:
+    """Yield an array or a buffer, what it is a view of, and so on."""
+    while memory is not None:
+        yield memory
+        if isinstance(memory, memoryview):
+            try:
+                memory = memory.obj
+            except ValueError:  # it has been released
+                return
+        elif isinstance(memory, (np.ndarray, np.void)) or type(memory).__name__ == "DummyArray":
+            memory = memory.base  # (NumPy puts a DummyArray between an array and one of other strides.)
+        else:
+            return
 
 
 def is_foreign(storage: torch.UntypedStorage) -> bool:
@@ -54,13 +84,13 @@ def is_foreign(storage: torch.UntypedStorage) -> bool:
     return places is None or _words(address_of(storage), places.release + 1)[places.release] != places.frees
 
 
-def owner_of(storage: torch.UntypedStorage) -> Any:
-    """Return the object that the memory of a storage belongs to; None: torch itself, or it is not known.
+def object_under(storage: torch.UntypedStorage) -> Any:
+    """Return the array or buffer that a storage lies in; None: none, or it is not known.
 
     >>> array = np.zeros(3)
-    >>> owner_of(torch.from_numpy(array)[1:].untyped_storage()) is array
+    >>> object_under(torch.from_numpy(array)[1:].untyped_storage()) is array
     True
-    >>> owner_of(torch.zeros(3).untyped_storage())
+    >>> object_under(torch.zeros(3).untyped_storage())
     """
     places = _places()
     if places is None:
@@ -95,26 +125,27 @@ class _Places(NamedTuple):
     codes: frozenset[tuple[int, ...]]
 
 
-@cache
+_known: list[_Places] = []
+
+
 def _places() -> _Places | None:
-    """Try where the objects are found that some storages lie in; None: nowhere, or not at the same places."""
-    try:
-        file = os.open("/proc/self/mem", os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        return _found(file)
-    finally:
-        os.close(file)
+    """Return where the objects are found that some storages lie in; None: nowhere, or not at the same places."""
+    if not _known:
+        # (Within some modes of torch's, tensors have no memory; then it is tried again.)
+        with suppress(OSError), open("/proc/self/mem", "rb", buffering=0) as file:
+            _known.extend(_found(file.fileno()))
+    return _known[0] if _known else None
 
 
-def _found(file: int) -> _Places | None:
+def _found(file: int) -> Iterator[_Places]:
     arrays, buffers = [np.zeros(3) for _ in range(3)], [bytearray(8) for _ in range(3)]
     tensors = [*map(torch.from_numpy, arrays), *(torch.frombuffer(each, dtype=torch.uint8) for each in buffers)]
     trials = [
         _trials(file, tensor, owner) for tensor, owner in zip(tensors, [*arrays, *buffers], strict=True)
     ]  # (By chance, an address may be elsewhere too.)
     own, other = (_read(file, address_of(tensor.untyped_storage()), _MOST_WORDS) for tensor in _others(arrays[0]))
+    if len(own) != _MOST_WORDS or len(other) != _MOST_WORDS:
+        return
     for place in set.intersection(*(set(trial) for trial in trials)):
         context, at = place
         codes = [trial[place] for trial in trials]
@@ -124,13 +155,12 @@ def _found(file: int) -> _Places | None:
         is_clear = len(releases) == len(of_arrays) == len(of_buffers) == 1 and own[context - 1] not in releases
         if is_clear and of_others not in of_arrays | of_buffers:
             known = frozenset(of_arrays | of_buffers)
-            return _Places(context - 1, context, at, releases.pop(), own[context - 1], known)
-    return None
+            yield _Places(context - 1, context, at, releases.pop(), own[context - 1], known)
 
 
-def _others(array: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _others(whole: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a tensor in memory of torch's, and one of another library's object."""
-    return torch.zeros(3), from_dlpack(array)
+    return torch.zeros(3, device="cpu"), from_dlpack(whole)
 
 
 def _trials(file: int, tensor: torch.Tensor, owner: Any) -> dict[tuple[int, int], tuple[int, ...]]:

@@ -130,7 +130,8 @@ void SampleStore::meet_plans() {
 }
 
 // Whether a sample that has just been kept stays, by the present plan. One of accesses counts a sample's uses
-// from its beginning on, so one without any was claimed before, and is not among those that it retains.
+// from its beginning on, so one without any was claimed before. (If it was there, and is being kept in
+// another form just then, it is loaded once more.)
 bool SampleStore::stays(size_t sample, const SampleEntry& entry) const {
   if (rule() == Rule::planned && schedule_.is_by_access()) return SampleEntry::use_of(entry.word.load()) != 0;
   return keeps(sample, 0, true);

@@ -201,7 +201,7 @@ class KeyedGenerators:
         held, around, key_around = outer
         for now, before in ((vars(transform_key), key_around), (vars(loading), around)):
             now.clear()
-            now |= before
+            now.update(before)
         loading.is_fresh = False
         if self._is_pure:
             self._note_draw()
