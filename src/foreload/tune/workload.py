@@ -33,7 +33,7 @@ class NotWanted(BaseException):
 
 
 class Sending(NamedTuple):
-    """The seconds for a sample, or a batch, of a collate function, which may leave all samples objects of their own.
+    """The seconds for a sample, or a batch, of a collate function, which may leave each an object of its own.
 
     Attributes:
         sent: what a worker process takes to see whether it can be sent as it is, and to pickle it.
