@@ -7,10 +7,13 @@ import datetime
 import functools
 import logging
 import pathlib
+import subprocess
+import sys
 import uuid
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +88,23 @@ def read_only(array: Any) -> Any:
     return view
 
 
+class Shown(tuple[Any, ...]):
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        return map(str, range(len(self)))
+
+
+class Amount(Decimal):
+    """A number with attributes."""
+
+
+def with_objects(holder: Any) -> Any:
+    rows = np.zeros(1, [("o", object)])
+    rows[0]["o"] = holder.record
+    return rows
+
+
 class Slotted:
     __slots__ = ("part",)
 
@@ -115,6 +135,17 @@ GIVEN: dict[str, Callable[[Holder], Any]] = {
     "an array over a map of a file": lambda holder: np.memmap(holder.path, np.uint8, "r+"),
     "a tensor over a map of a file": lambda holder: torch.from_numpy(np.memmap(holder.path, np.uint8, "r+")[2:]),
     "a tensor over a file": lambda holder: torch.from_file(holder.path, shared=True, size=2),
+    "bytes under a view of them": lambda holder: torch.frombuffer(memoryview(holder.raw)[3:40], dtype=torch.uint8),
+    "an array over a view of bytes": lambda holder: torch.from_numpy(np.frombuffer(memoryview(holder.raw), "u1")),
+    "objects of a read-only array": lambda holder: read_only(holder.objects)[:1],
+    "a window of objects": lambda holder: np.lib.stride_tricks.sliding_window_view(holder.objects[:, 0], 1)[1],
+    "a window of an array": lambda holder: np.lib.stride_tricks.sliding_window_view(holder.array, (2, 2))[0],
+    "a read-only view of bytes": lambda holder: np.frombuffer(memoryview(holder.bytes).toreadonly(), "u1"),
+    "an attribute of a map": lambda holder: tagged(np.memmap(holder.path, np.uint8, "r"), [holder.record]),
+    "a slice": lambda holder: slice(holder.record),
+    "a tuple that shows other items": lambda holder: Shown((holder.record,)),
+    "an attribute of a number": lambda holder: tagged(Amount("1.5"), holder.record),
+    "objects of a record": lambda holder: with_objects(holder)[0].copy(),
     "an array of another library": lambda holder: np.from_dlpack(holder.array[1]),
     "a tensor over an array of another library": lambda holder: torch.from_numpy(np.from_dlpack(holder.array[1])),
     "an array over memory of ctypes": lambda holder: np.ctypeslib.as_array(holder.buffer)[1:],
@@ -276,8 +307,21 @@ def test_deep_tuples_are_looked_into_once() -> None:
     assert find_held(batch) is None
 
 
+def test_what_is_counted_does_not_depend_on_the_mode_of_the_first_loop() -> None:
+    code = """if True:
+        import torch
+        with torch.inference_mode(), torch.device("meta"):
+            from foreload.dataset_state.given import find_held
+            find_held([torch.zeros(2, device="cpu")])
+        rows = torch.zeros(4, 3)
+        print(find_held([rows[1]]) is None, find_held([torch.zeros(4)]) is None)
+    """
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "True"]
+
+
 def test_memory_that_nobody_holds_but_others_may_share_is_named(tmp_path: pathlib.Path) -> None:
     (tmp_path / "rows").write_bytes(bytes(64))
     mapped = [np.memmap(tmp_path / "rows", np.uint8, "r+")]
     assert "file that is mapped" in str(find_held(mapped))
-    assert "torch.from_dlpack()" in str(find_held([from_dlpack(np.zeros(3))]))
+    assert "another library's" in str(find_held([from_dlpack(np.zeros(3))]))

@@ -6,9 +6,12 @@ import enum
 import gc
 import logging
 import sys
+from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from mmap import mmap
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,11 +27,15 @@ __all__ = ["find_held", "find_reference"]
 _HELD = "the dataset or other code goes on to hold a {} of a batch, which copies of it would not share"
 _UNTOLD = {
     Owner.file: "a batch lies in a file that is mapped to be written to, which a copy of it would not",
-    Owner.unknown: "a batch lies in memory of which is not known whose it is, as that of torch.from_dlpack()",
+    Owner.unknown: "a batch lies in memory of which Python does not know whose it is, as another library's buffer",
 }
 _COMPOSED = "it cannot be seen whether a sparse or nested tensor of a batch shares its parts with others"
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+# What is known by its name, and so may have attributes.
+_NAMED = (enum.Enum, type, FunctionType, BuiltinFunctionType, ModuleType)
+# What maps of files keep of their file.
+_OF_MAPS = {"_mmap", "filename", "offset", "mode"}
 # What nobody changes; and what has names that can be set, but values that cannot, which views of it share.
 _CONSTANTS_OF_PANDAS = {
     "BlockPlacement",
@@ -129,7 +136,8 @@ class _Parts:
                 self._add_tensor(value, waiting)
             elif isinstance(value, (np.ndarray, np.void, memoryview)):
                 self._follow(value)
-                if not _is_read_only(value):
+                # (Objects in an array that is read-only can be changed all the same.)
+                if not _is_read_only(value) or (not isinstance(value, memoryview) and value.dtype.hasobject):
                     self._judge_memory(value, waiting)
 
     def _count(self, part: Any) -> None:
@@ -155,8 +163,9 @@ class _Parts:
             return
         self.untold = self.untold or _UNTOLD.get(owner)
         for base in chain(memory):
-            # (A view in the middle is not among all, and a map has been asked whose it is.)
-            if id(base) in self.all and not isinstance(base, mmap):
+            if not isinstance(base, mmap):  # which has been asked whose it is
+                self.all.setdefault(id(base), base)
+                self.references.setdefault(id(base), 0)
                 self._judge(base, waiting)
 
     def _add_tensor(self, tensor: torch.Tensor, waiting: list[Any]) -> None:
@@ -209,34 +218,41 @@ def _storage_count(held: tuple[torch.UntypedStorage, int]) -> int:
 # What is counted of an object that only the dictionary refers to; and of a tensor for that others are views of it.
 _OWN = 0
 _OWN = _count({0: object()}, 0)
-_VIEW = torch.zeros(2)[:1]
+with torch.inference_mode(False):  # in which views have no base
+    _VIEW = torch.zeros(2, device="cpu")[:1]
 _OF_BASE = _count({0: base_of(_VIEW)}, 0)
 
 
 def _inside(value: Any) -> list[Any]:
     """Return what an object refers to, as often as it does."""
     if isinstance(value, np.memmap) and value.mode in ("r", "c"):
-        return []  # (It has its file as an attribute, which is not written to.)
+        own = vars(value).items()  # (It has its file as an attribute, which is not written to.)
+        return [part for name, part in own if name not in _OF_MAPS]
     if _is_of_pandas(type(value), _NAMED_OF_PANDAS):
         return []
     inside = gc.get_referents(value)
-    if isinstance(value, np.ndarray) and value.base is None and value.dtype.hasobject:
+    if isinstance(value, (np.ndarray, np.void)) and value.base is None and value.dtype.hasobject:
         inside.extend(value.reshape(-1) if value.dtype == object else _OBJECTS)
     return inside
 
 
 def _is_read_only(value: Any) -> bool:
-    """Whether neither an array nor what it is a view of can be written to; a record of an array can."""
-    if isinstance(value, memoryview):
-        return value.readonly
-    memory = value
-    while isinstance(memory, np.ndarray) and not memory.flags.writeable:
-        memory = memory.base
-    return not isinstance(memory, (np.ndarray, np.void))
+    """Whether neither an array or a view nor what it lies in can be written to; a record of an array can."""
+    for memory in chain(value):
+        if isinstance(memory, (np.void, bytearray, array, torch.Tensor)):
+            return False
+        if isinstance(memory, np.ndarray) and memory.flags.writeable:
+            return False
+        if isinstance(memory, memoryview):
+            with suppress(ValueError):  # it has been released
+                if not memory.readonly:
+                    return False
+    return True
 
 
 # In place of the objects in the fields of an array, of which nothing is known: something that is referred to here.
-_OBJECTS: tuple[Any] = ([],)
+_HELD_HERE: list[Any] = []
+_OBJECTS = (_HELD_HERE,)
 
 
 def _is_settled(value: Any, depth: int = 4) -> bool:
@@ -246,15 +262,15 @@ def _is_settled(value: Any, depth: int = 4) -> bool:
         # (A deeper one is looked into as other objects are.)
         return (
             depth > 0
-            and not hasattr(value, "__dict__")
-            and all(type(part) in _ATOMS or _is_settled(part, depth - 1) for part in value)
+            and kind.__dictoffset__ == 0
+            and all(type(part) in _ATOMS or _is_settled(part, depth - 1) for part in gc.get_referents(value))
         )
+    if kind is slice:
+        return all(type(part) in _ATOMS for part in gc.get_referents(value))
     if isinstance(value, (logging.Logger, np.ufunc)) or _is_of_pandas(kind, _CONSTANTS_OF_PANDAS):
         return True
     # (One of a user's class that is derived from a constant's may have attributes.)
-    is_derived = isinstance(value, (str, bytes, int, float, complex)) and kind not in _ATOMS
-    is_known = isinstance(value, enum.Enum) or kind.__module__ == "numpy"
-    return (is_known or not is_derived) and is_constant(value)
+    return (kind.__dictoffset__ == 0 or isinstance(value, _NAMED)) and is_constant(value)
 
 
 def _is_of_pandas(kind: type, names: set[str]) -> bool:
@@ -265,7 +281,7 @@ def _is_of_pandas(kind: type, names: set[str]) -> bool:
 
 def _of_new_storage() -> int:
     parts = _Parts(_is_not_lent)
-    parts.walk([torch.zeros(1)])
+    parts.walk([torch.zeros(1, device="cpu")])
     return sum(map(_storage_count, parts.storages.values()))
 
 

@@ -102,10 +102,15 @@ class SamplePickler(pickle.Pickler):
         return self._memories.get(place)
 
 
+# What a map of a file keeps of its file.
+_OF_MAPS = {"_mmap", "filename", "offset", "mode"}
+
+
 def _loses_attributes(array: Array) -> bool:
     """Whether an array has attributes, and its class leaves pickling to numpy, which drops them."""
     # (Those of a memmap are its file, which its rows are copied from.)
-    if type(array) is np.ndarray or isinstance(array, np.memmap) or not getattr(array, "__dict__", None):
+    own = vars(array).keys() - _OF_MAPS if isinstance(array, np.memmap) else getattr(array, "__dict__", None)
+    if type(array) is np.ndarray or not own:
         return False
     return all(
         getattr(type(array), name) is getattr(np.ndarray, name)

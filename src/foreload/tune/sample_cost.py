@@ -92,10 +92,9 @@ def _why_not_sent(work: Workload, batch: list[Any], others: list[Any]) -> list[s
     """
     if "threads" in work.kinds or work.collate is None:
         return []
-    held = find_held(batch, others)
-    if held is not None:
-        return [held]
     try:
+        if (held := find_held(batch, others)) is not None:
+            return [held]
         flatten_exactly(batch)
     except Exception as error:  # whatever a user's class raises
         return [NOT_SENT.format(error)]
