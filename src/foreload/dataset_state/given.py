@@ -19,7 +19,7 @@ import torch
 
 from foreload._torch import address_of, base_of, storage_uses
 from foreload.dataset_state.memory import Owner, chain, is_foreign, object_under, owner_of
-from foreload.nested.constants import is_constant
+from foreload.nested.constants import FILE_OF_MAP, is_constant
 
 __all__ = ["find_held", "find_reference"]
 
@@ -34,8 +34,6 @@ _COMPOSED = "it cannot be seen whether a sparse or nested tensor of a batch shar
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 # What is known by its name, and so may have attributes.
 _NAMED = (enum.Enum, type, FunctionType, BuiltinFunctionType, ModuleType)
-# What maps of files keep of their file.
-_OF_MAPS = {"_mmap", "filename", "offset", "mode"}
 # What nobody changes; and what has names that can be set, but values that cannot, which views of it share.
 _CONSTANTS_OF_PANDAS = {
     "BlockPlacement",
@@ -227,7 +225,7 @@ def _inside(value: Any) -> list[Any]:
     """Return what an object refers to, as often as it does."""
     if isinstance(value, np.memmap) and value.mode in ("r", "c"):
         own = vars(value).items()  # (It has its file as an attribute, which is not written to.)
-        return [part for name, part in own if name not in _OF_MAPS]
+        return [part for name, part in own if name not in FILE_OF_MAP]
     if _is_of_pandas(type(value), _NAMED_OF_PANDAS):
         return []
     inside = gc.get_referents(value)

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["is_constant"]
+__all__ = ["FILE_OF_MAP", "is_constant"]
+
+# The attributes by which an ``np.memmap`` has its file.
+FILE_OF_MAP = frozenset({"_mmap", "filename", "offset", "mode"})
 
 _CONSTANTS: Any = (type, str, bytes, int, float, complex, enum.Enum, ModuleType, range, slice)
 _CONSTANTS += (

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from foreload._torch import registered_reducers
+from foreload.nested.constants import FILE_OF_MAP
 from foreload.nested.containers import attributes, has_own_rules, is_image, reduced
 from foreload.nested.memory import Memory, is_packed, is_spread_out, span_of
 from foreload.nested.tensors import bytes_of, tensors
@@ -102,14 +103,10 @@ class SamplePickler(pickle.Pickler):
         return self._memories.get(place)
 
 
-# What a map of a file keeps of its file.
-_OF_MAPS = {"_mmap", "filename", "offset", "mode"}
-
-
 def _loses_attributes(array: Array) -> bool:
     """Whether an array has attributes, and its class leaves pickling to numpy, which drops them."""
     # (Those of a memmap are its file, which its rows are copied from.)
-    own = vars(array).keys() - _OF_MAPS if isinstance(array, np.memmap) else getattr(array, "__dict__", None)
+    own = vars(array).keys() - FILE_OF_MAP if isinstance(array, np.memmap) else getattr(array, "__dict__", None)
     if type(array) is np.ndarray or not own:
         return False
     return all(
