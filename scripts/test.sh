@@ -18,7 +18,7 @@ parallel=(-n "$((2 * $(nproc)))")
 slow=(-m slow --hypothesis-profile=thorough)
 # A test process holds all tests that it is given and what they import, and the more it holds, the longer a fork of it
 # takes. So those that fork most have processes of their own, and Lightning, Accelerate and Transformers have some too.
-# The first part's tests wait the most, so that it has twice as many.
+# The rest waits the most, for programs and servers, so that it has twice as many.
 parts=(
   "tests/workers tests/epochs tests/batch tests/tune tests/forks tests/record"
   "tests/datasets tests/cache tests/order"
@@ -30,11 +30,11 @@ run_parts() {
   logs=$(mktemp -d)
   for part in "${parts[@]}"; do
     # shellcheck disable=SC2086
-    run -n "$(((${#running[@]} ? 1 : 2) * $(nproc)))" $part "$@" >"$logs/${#running[@]}" 2>&1 &
+    run -n "$(nproc)" $part "$@" >"$logs/${#running[@]}" 2>&1 &
     running+=($!)
     for folder in $part; do ignored+=("--ignore=$folder"); done
   done
-  run -n "$(nproc)" "${ignored[@]}" "$@" || status=$?
+  run "${parallel[@]}" "${ignored[@]}" "$@" || status=$?
   for part in "${!running[@]}"; do
     wait "${running[part]}" || status=$?
     cat "$logs/$part"

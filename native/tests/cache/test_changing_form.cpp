@@ -44,7 +44,9 @@ void change(SampleStore& store) {
 }
 
 void test_threads() {
-  const auto store = SampleStore::create(1, 1 << 20, 0, 2);
+  constexpr int kThreads = 6, kRounds = 20000;
+  // Room for all that is kept at once: a thread that waits for a core may hold up what others have dropped.
+  const auto store = SampleStore::create(1, size_t{kThreads} * kRounds * 2048, 0, 2);
   store->follow(Rule::all);
   {
     SampleStore::Section section(*store);
@@ -52,9 +54,9 @@ void test_threads() {
   }
   keep(*store, kKinds[0]);
   std::vector<std::thread> threads;
-  for (int worker = 0; worker < 6; ++worker) {
+  for (int worker = 0; worker < kThreads; ++worker) {
     threads.emplace_back([&] {
-      for (int round = 0; round < 20000; ++round) change(*store);
+      for (int round = 0; round < kRounds; ++round) change(*store);
     });
   }
   for (auto& thread : threads) thread.join();
