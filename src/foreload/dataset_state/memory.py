@@ -140,12 +140,13 @@ def _places() -> _Places | None:
 def _found(file: int) -> Iterator[_Places]:
     arrays, buffers = [np.zeros(3) for _ in range(3)], [bytearray(8) for _ in range(3)]
     tensors = [*map(torch.from_numpy, arrays), *(torch.frombuffer(each, dtype=torch.uint8) for each in buffers)]
-    trials = [
-        _trials(file, tensor, owner) for tensor, owner in zip(tensors, [*arrays, *buffers], strict=True)
-    ]  # (By chance, an address may be elsewhere too.)
-    own, other = (_read(file, address_of(tensor.untyped_storage()), _MOST_WORDS) for tensor in _others(arrays[0]))
+    trials = [_trials(file, tensor, owner) for tensor, owner in zip(tensors, [*arrays, *buffers], strict=True)]
+    # One in memory of torch's, and one of another library's object.
+    others = torch.zeros(3, device="cpu"), from_dlpack(arrays[0])
+    own, other = (_read(file, address_of(tensor.untyped_storage()), _MOST_WORDS) for tensor in others)
     if len(own) != _MOST_WORDS or len(other) != _MOST_WORDS:
         return
+    # (By chance, an address may be elsewhere too.)
     for place in set.intersection(*(set(trial) for trial in trials)):
         context, at = place
         codes = [trial[place] for trial in trials]
@@ -156,11 +157,6 @@ def _found(file: int) -> Iterator[_Places]:
         if is_clear and of_others not in of_arrays | of_buffers:
             known = frozenset(of_arrays | of_buffers)
             yield _Places(context - 1, context, at, releases.pop(), own[context - 1], known)
-
-
-def _others(whole: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a tensor in memory of torch's, and one of another library's object."""
-    return torch.zeros(3, device="cpu"), from_dlpack(whole)
 
 
 def _trials(file: int, tensor: torch.Tensor, owner: Any) -> dict[tuple[int, int], tuple[int, ...]]:
