@@ -18,11 +18,11 @@ parallel=(-n "$((2 * $(nproc)))")
 slow=(-m slow --hypothesis-profile=thorough)
 # A test process holds all tests that it is given and what they import, and the more it holds, the longer a fork of it
 # takes. So those that fork most have processes of their own, and Lightning, Accelerate and Transformers have some too.
-# The rest waits the most, for programs and servers, so that it has twice as many.
 parts=(
   "tests/workers tests/epochs tests/batch tests/tune tests/forks tests/record"
   "tests/datasets tests/cache tests/order"
 )
+rest=(-n "$(nproc)")
 # Parts run at the same time, of which only the last, the rest, is shown as it runs: one after the other, each would wait
 # for the slowest test of the one before, and need as many processes, which import torch and start servers.
 run_parts() {
@@ -34,7 +34,7 @@ run_parts() {
     running+=($!)
     for folder in $part; do ignored+=("--ignore=$folder"); done
   done
-  run "${parallel[@]}" "${ignored[@]}" "$@" || status=$?
+  run "${rest[@]}" "${ignored[@]}" "$@" || status=$?
   for part in "${!running[@]}"; do
     wait "${running[part]}" || status=$?
     cat "$logs/$part"
@@ -50,7 +50,11 @@ case "${1:-}" in
     run "${parallel[@]}" --hypothesis-profile=thorough tests/frameworks
     run "${slow[@]}" tests/ray
     ;;
-  --slow) run_parts "${slow[@]}" "${apart[@]}" "${@:2}" ;;
+  --slow)
+    # Of the slow ones, the rest takes longest, and waits the most, for programs and servers.
+    rest=("${parallel[@]}")
+    run_parts "${slow[@]}" "${apart[@]}" "${@:2}"
+    ;;
   --frameworks) run -n 2 "${slow[@]}" tests/frameworks "${@:2}" ;;
   --ray) run "${slow[@]}" tests/ray "${@:2}" ;;
   "") run_parts -m "not slow" ;;
