@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Run the core's own tests: plain, under ASan and UBSan, and under TSan. The benchmarks' programs are built with them.
+# Run the core's own tests: plain, under ASan and UBSan, and under TSan, or those named (plain, address,undefined, thread).
+# The benchmarks' programs are built with the plain ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
-for sanitizers in "" address,undefined thread; do
-  build=build/native-${sanitizers:-plain}
+[ $# -gt 0 ] || set -- plain address,undefined thread
+for name in "$@"; do
+  build=build/native-$name
+  sanitizers=${name#plain}
   echo "==> core tests, ${sanitizers:-no sanitizer}"
   (
     flock 9 # benchmarks/counts builds there too
