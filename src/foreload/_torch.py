@@ -67,6 +67,7 @@ __all__ = [
     "storage_uses",
     "tensor_over_file",
     "tensor_version",
+    "uses_of",
     "worker_info",
     "worker_rng",
     "wrapper_kind",
@@ -76,8 +77,8 @@ __all__ = [
 plain_torch_function = torch._C._disabled_torch_function_impl
 # Where the C++ object of a CPU generator or a storage lies in memory; and what a tensor is a view of, or None.
 address_of, base_of = attrgetter("_cdata"), attrgetter("_base")
-# Counts the tensors over the storage at an address, those included that are viewed, and its Python object.
-storage_uses = torch._C._storage_Use_Count
+# Count what refers to a tensor in C++, its Python object and views of it included; the same for a storage.
+uses_of, storage_uses = getattr(torch._C.TensorBase, "_use_count", lambda _: 1), torch._C._storage_Use_Count
 # What is registered to be sent to processes in a way of its own.
 registered_reducers: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 # The code of torch's loader that loads a batch of a map-style dataset, and the code that collates one.
@@ -85,8 +86,7 @@ FETCH, COLLATE = fetch._MapDatasetFetcher.fetch.__code__, torch_collate.collate.
 
 
 def is_defined_in(module: ModuleType, function: Any) -> bool:
-    """Whether a function is one that a module defines, not what somebody has put in its place."""
-    # (``__module__`` says nothing: functools.wraps() copies it.)
+    """Whether a module defines a function; ``__module__`` says nothing, as functools.wraps() copies it."""
     return isinstance(function, FunctionType) and function.__globals__ is vars(module)
 
 

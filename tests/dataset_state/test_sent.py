@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.walk import modules_used
+from foreload.dataset_state.names import modules_used
 from tests.programs import python
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import functools
 import io
-import json
 import logging
 import mmap
 import weakref
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
-from itertools import islice
 from operator import is_
 from types import (
     BuiltinMethodType,
@@ -32,29 +33,27 @@ from foreload._torch import TorchDataLoader
 from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
-from foreload.dataset_state.looks import MISSING, Attributes, Contents, Look, Numbers, Value, Whole
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.kept import LRU_CACHE, kept_values
+from foreload.dataset_state.looks.containers import Contents, Kept, Records, are_settled
+from foreload.dataset_state.looks.fills import Fills, contents_of, may_fill
+from foreload.dataset_state.looks.libraries import MEMOS_OF_PANDAS, columns_of, is_of_pandas, rules_of
+from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
+from foreload.dataset_state.looks.numbers import Numbers
+from foreload.dataset_state.names import globals_read, modules_used, names_used, set_in_builtins
 from foreload.dataset_state.program.state import ProgramState
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.settings import Settings
-from foreload.dataset_state.walk import (
-    LRU_CACHE,
-    generators,
-    globals_read,
-    is_installed,
-    is_of_user,
-    modules_used,
-    names_used,
-    slots_of,
-    variables_of,
-)
+from foreload.dataset_state.walk import PYTHONS, generators, is_of_user, slots_of, value_of, variables_of
 
 __all__ = ["CopiedState"]
 
-# The most objects that are looked at, and the values of a container that are looked into.
-_MOST_OBJECTS, _MOST_INNER = 2_000, 256
+# The most objects that are looked at, and the values of a container that are looked at one by one if there is a
+# quicker way.
+_MOST_OBJECTS, _MOST_INNER = 10_000, 64
 
-# The values of a container of which it is looked at what they are.
-_MOST_ITEMS = 100_000
+# Why it cannot be told whether copies of a dataset are still the same.
+_TOO_MANY = f"the dataset holds more than {_MOST_OBJECTS:,} objects, too many to see what is changed of them"
 
 # The bytes of a file in memory that are compared.
 _MOST_BYTES = 1 << 14
@@ -71,12 +70,6 @@ _OPAQUE = (logging.Logger, TorchDataLoader)
 # The names by which code reads variables of the environment.
 _ENVIRONMENT = {"environ", "getenv"}
 
-# Where tables and indexes of pandas keep what they have computed from themselves.
-_MEMOS = ("_cache", "_item_cache")
-
-# What each call of a tokenizer of transformers sets in the one of tokenizers that it holds.
-_SET_BY_CALLS = ("padding", "truncation")
-
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
 
@@ -85,12 +78,14 @@ class CopiedState:
     """The values that samples are made from: a dataset's attributes, and what its containers, tensors and arrays
     hold; the global variables and attributes of classes that its code uses.
 
-    Each batch can be preceded by a look at them, so large ones are not compared as a whole.
+    Each batch can be preceded by a look at them, so large arrays are not compared as a whole.
 
     Args:
         parts: the dataset, and what is applied to its samples.
+        fills: what loading is known to make where nothing was, whichever sample is the first.
 
     Attributes:
+        untold: a sentence that says why not all of them can be looked at; None if they can.
         differs: a sentence that says what the parts use that is not what it was in the process that they were sent
             from; None if all is.
 
@@ -102,8 +97,10 @@ class CopiedState:
     (None, None, 'weights')
     """
 
-    def __init__(self, *parts: Any) -> None:
+    def __init__(self, *parts: Any, fills: Fills | None = None) -> None:
         self._parts = parts
+        self._fills: Fills = fills or {}
+        self.untold: str | None = None
         self.differs: str | None = None
         self._program: ProgramState | None = None  # is the same for all that are sent at once
         self._by_loading: str | None = None
@@ -115,7 +112,7 @@ class CopiedState:
     def __reduce__(self) -> Any:
         """Let a process that gets copies of the parts look at these."""
         self._program = self._program or ProgramState(*self._parts)
-        return _in_other_process, (self._parts, self._program)
+        return _in_other_process, (self._parts, self._fills, self._program)
 
     def sent(self) -> None:
         """Follow tensors that sending them has moved to memory that processes share.
@@ -131,8 +128,13 @@ class CopiedState:
         self._looks: list[Look] = []
         self._left_bytes = _MOST_PICKLED
         self._generators: list[tuple[str, Any, Any]] = []
-        seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
+        self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[str, Any]] = deque((type(part).__name__, part) for part in self._parts)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Look at what is left to be looked at, and all that it refers to."""
+        seen = self._seen
         while self._left and len(seen) < _MOST_OBJECTS:
             name, value = self._left.popleft()
             if not tells_class(value):
@@ -140,8 +142,8 @@ class CopiedState:
             if (not isinstance(value, _PLAIN) or hasattr(value, "__dict__")) and id(value) not in seen:
                 seen[id(value)] = value
                 self._watch(name, value)
+        self.untold = _TOO_MANY if self._left else None
         self._left.clear()
-        self._held = list(seen.values())
 
     def changed(self) -> str | None:
         """Return the name of what has been changed since; None if nothing has."""
@@ -150,22 +152,35 @@ class CopiedState:
     def _changed(self) -> str | None:
         return next((name for look in self._looks if (name := look.changed()) is not None), None)
 
+    def made(self) -> Fills:
+        """Return what has been made since where nothing was, but for what each process opens for itself."""
+        changed = [look for look in self._looks if look.changed() is not None]
+        return contents_of(pair for look in changed for pair in look.made() or ())
+
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing.
 
-        What was None, and is something now, was made when it was first needed. That each copy may do: with the
-        first batch all but numbers, later all but text and containers too, which may tell of the samples before.
+        What was nothing, and is something now, was made when it was first needed. That each copy may do if it is
+        a file that it opens, or if it is the same whichever sample is the first.
         """
         is_first, self._is_first = self._is_first, False
         if is_first:  # what a worker sets before it loads, and what libraries set when they are first used
             self._settings = Settings(with_environment=self._reads_environment)
         if self._by_loading is None and (name := self._changed() or self._apart()) is not None:
             changed = [look for look in self._looks if look.changed() is not None]
-            if changed and all(look.is_filled(with_plain=is_first) for look in changed):
-                self._note()
+            made = [look.made() for look in changed]
+            if changed and all(each is not None and self._may_be_made(each) for each in made):
+                self._left += (pair for each in made for pair in each or ())
+                for look in changed:
+                    look.renew()
+                self._follow()
+                self._by_loading = self._apart()
             else:
                 self._by_loading = name
         return self._by_loading
+
+    def _may_be_made(self, made: list[tuple[str, Any]]) -> bool:
+        return all(may_fill(name, value, self._fills) for name, value in made)
 
     def _apart(self) -> str | None:
         """Return the name of a generator that has been drawn from, or of a setting."""
@@ -178,7 +193,7 @@ class CopiedState:
             if type(value) not in (torch.Tensor, np.ndarray):
                 self._watch_attributes(value)
             if isinstance(value, np.ndarray) and value.dtype.hasobject:
-                self._left += ((name, part) for part in islice(value.flat, _MOST_INNER))
+                self._watch_inner(name, value.ravel().tolist())
         elif isinstance(value, ModuleType):
             self._watch_names(vars(value), variables_of(value))
         elif isinstance(value, (bytearray, array, memoryview, _C_DATA)):
@@ -189,10 +204,15 @@ class CopiedState:
             self._add(name, lambda: contents(value, _MOST_BYTES) == text)
         elif isinstance(value, generators()):
             self._generators.append((name, value, digest(value)))
+        elif isinstance(value, np.void):
+            record = value.tobytes()
+            self._add(name, lambda: value.tobytes() == record)
         elif isinstance(value, LRU_CACHE):
             if not is_installed(module_of(value)):
-                self._add(name, partial(_is_as_full, value, value.cache_info().currsize))
-                self._left.append((name, value.__wrapped__))
+                self._looks.append(Kept(name, value))
+                self._left += ((name, part) for part in (value.__wrapped__, *kept_values(value)))
+        elif isinstance(value, ContextVar):
+            self._add_value(name, lambda: value_of(value))
         elif isinstance(value, weakref.ref):
             self._add_value(name, value)
         elif isinstance(value, FunctionType):
@@ -205,7 +225,7 @@ class CopiedState:
             self._left += [(name, value.func), (name, value.args), (name, value.keywords)]
         elif isinstance(value, type):
             self._watch_class(value)
-        elif _is_of_pandas(value):  # which pickles in other ways once it has been used
+        elif is_of_pandas(value):  # which pickles in other ways once it has been used
             self._watch_object(name, value)
         elif self._left_bytes > 0 and (state := state_of(value)) is not None:
             self._left_bytes -= _TOO_LARGE_BYTES if state == TOO_LARGE else len(state)
@@ -232,11 +252,11 @@ class CopiedState:
     def _watch_attributes(self, value: Any) -> None:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
-            self._looks.append(Attributes(own))
-            memos: tuple[str, ...] = _MEMOS if _is_of_pandas(value) else ()
+            self._looks.append(Attributes(type(value).__name__, own))
+            memos: tuple[str, ...] = MEMOS_OF_PANDAS if is_of_pandas(value) else ()
             if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
-                memos, rules = ("_tokenizer",), _rules_of(tokenizer)
-                self._add("_tokenizer", lambda: _rules_of(tokenizer) == rules)
+                memos, rules = ("_tokenizer",), rules_of(tokenizer)
+                self._add("_tokenizer", lambda: rules_of(tokenizer) == rules)
             self._left += ((str(key), inner) for key, inner in own.items() if key not in memos)
 
     def _watch_object(self, name: str, value: Any) -> None:
@@ -246,8 +266,8 @@ class CopiedState:
         slots = [slot for kind in type(value).__mro__ for slot in slots_of(kind)]
         for slot in slots:
             self._watch_slot(value, slot)
-        if columns := _columns_of(value):
-            self._add(name, lambda: len(now := _columns_of(value)) == len(columns) and all(map(is_, now, columns)))
+        if columns := columns_of(value):
+            self._add(name, lambda: len(now := columns_of(value)) == len(columns) and all(map(is_, now, columns)))
             self._left += ((name, part) for part in columns)
         self._left += ((kind.__name__, kind) for kind in type(value).__mro__[:-1])
 
@@ -262,14 +282,21 @@ class CopiedState:
     def _watch_container(self, name: str, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
             self._looks.append(Contents(name, value))
-        inside = list(
-            islice(value.values() if isinstance(value, (dict, MappingProxyType)) else value, _MOST_ITEMS)
-        )
-        if isinstance(value, dict):
-            inside += islice(value, _MOST_ITEMS)
-        if not all(issubclass(kind, _PLAIN) for kind in set(map(type, inside))):
-            held = (part for part in inside if not isinstance(part, _PLAIN))
-            self._left += ((name, part) for part in islice(held, _MOST_INNER))
+        if isinstance(value, (dict, MappingProxyType)):
+            self._watch_inner(name, [*value.values(), *value])
+        else:
+            self._watch_inner(name, list(value))
+
+    def _watch_inner(self, name: str, inside: list[Any]) -> None:
+        """Watch what a container holds, as a whole if that is much and only of Python's own."""
+        if are_settled(inside):
+            return
+        held = [part for part in inside if not isinstance(part, _PLAIN)]
+        if len(held) > _MOST_INNER:
+            with suppress(ValueError):
+                self._looks.append(Records(name, held))
+                return
+        self._left += ((name, part) for part in held)
 
     def _watch_class(self, kind: type) -> None:
         if is_installed(module_of(kind)):
@@ -278,7 +305,7 @@ class CopiedState:
         self._left.append((type(kind).__name__, type(kind)))
         self._watch_names(
             own,
-            [key for key, value in own.items() if not key.startswith("__") or isinstance(value, FunctionType)],
+            [key for key in own if key not in PYTHONS],
         )
         for member in own.values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", None)
@@ -293,8 +320,9 @@ class CopiedState:
             self._watch_cell(variable, cell)
         self._reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         known = function.__globals__
-        used = [each for each in globals_read(function.__code__) if each in known]
-        self._watch_names(known, used)
+        read = globals_read(function.__code__)
+        self._watch_names(known, [each for each in read if each in known])
+        self._watch_names(vars(builtins), set_in_builtins(each for each in read if each not in known))
         for module in modules_used(function):
             self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())
 
@@ -302,8 +330,8 @@ class CopiedState:
         self._add_value(variable, lambda: optional(cell, "cell_contents"))
 
 
-def _in_other_process(parts: tuple[Any, ...], program: ProgramState) -> CopiedState:
-    held = CopiedState(*parts)
+def _in_other_process(parts: tuple[Any, ...], fills: Fills, program: ProgramState) -> CopiedState:
+    held = CopiedState(*parts, fills=fills)
     held.differs = program.differs()
     return held
 
@@ -313,30 +341,6 @@ def _numbers_in(value: Any) -> Any:
         return digest(value)
     except ValueError:  # a view that has been released
         return None
-
-
-def _is_of_pandas(value: Any) -> bool:
-    return package_of(type(value)) == "pandas"
-
-
-def _columns_of(table: Any) -> list[Any]:
-    """Return what a table of pandas keeps where no attribute of Python's shows it; that of a column, likewise."""
-    manager, numbers = optional(table, "_mgr"), optional(table, "_ndarray")
-    own = [numbers] if isinstance(numbers, np.ndarray) else []
-    return [*own, *(optional(manager, "arrays") or ()), *(optional(manager, "axes") or ())]
-
-
-def _rules_of(tokenizer: Any) -> Any:
-    """Return how a tokenizer of transformers makes tokens, without what each call sets in it for itself."""
-    state = state_of(tokenizer)
-    if state in (None, SEALED, TOO_LARGE):
-        return state
-    return {name: part for name, part in json.loads(tokenizer.to_str()).items() if name not in _SET_BY_CALLS}
-
-
-def _is_as_full(function: Any, before: int) -> bool:
-    """Whether a function that keeps what it returns has kept no more, but for the first."""
-    return function.cache_info().currsize in (before, before or 1)
 
 
 def _iterates_plainly(kind: type) -> bool:

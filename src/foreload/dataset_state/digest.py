@@ -12,6 +12,7 @@ import random
 import zlib
 from array import array
 from collections import OrderedDict
+from contextvars import ContextVar
 from itertools import islice
 from typing import Any
 
@@ -21,11 +22,12 @@ import torch
 from foreload._torch import tensor_version
 from foreload.checks import optional
 from foreload.dataset_state.handles import is_iterator, is_open
+from foreload.dataset_state.kept import LRU_CACHE
 from foreload.dataset_state.settings import Settings
-from foreload.dataset_state.walk import CONTAINERS, LRU_CACHE, PLAIN, generators, leaves, walk
+from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, leaves, value_of, walk
 from foreload.datasets.mapped_files import mapping_of_large
 
-__all__ = ["CHANGES", "StateWatch", "changed", "contents", "digest", "is_made", "made_of", "snapshot"]
+__all__ = ["CHANGES", "StateWatch", "changed", "checksum", "contents", "digest", "made_of", "snapshot"]
 
 # Why copies of a dataset might load other samples.
 CHANGES = "loading samples changes {!r}, which copies of the dataset would not share"
@@ -83,12 +85,6 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     return None
 
 
-def is_made(value: Any) -> bool:
-    """Whether a value may be made when it is first needed, as it does not depend on the samples before."""
-    kind: str = digest(value)[0]
-    return kind != "generator"
-
-
 class StateWatch:
     """A watch over what loading changes in a dataset.
 
@@ -137,9 +133,13 @@ def digest(value: Any) -> Any:
     if isinstance(value, PLAIN):
         return "value", value
     if isinstance(value, torch.Tensor):
-        return "tensor", id(value), tensor_version(value), _checksum(value)
+        return "tensor", id(value), tensor_version(value), checksum(value)
     if isinstance(value, np.ndarray):
-        return "array", id(value), value.shape, _checksum(value)
+        return "array", id(value), value.shape, checksum(value)
+    if isinstance(value, np.void):
+        return "array", id(value), zlib.crc32(value.tobytes())
+    if isinstance(value, ContextVar):
+        return "variable", id(value_of(value))
     if isinstance(value, random.Random):
         return "generator", hash(value.getstate())
     if isinstance(value, torch.Generator):
@@ -157,7 +157,7 @@ def digest(value: Any) -> Any:
     if isinstance(value, (ctypes.Array, ctypes.Structure, _NUMBER)):
         return "array", zlib.crc32(bytes(value))
     if isinstance(value, (bytearray, array, memoryview)):
-        return "array", id(value), len(value), _checksum(memoryview(value))
+        return "array", id(value), len(value), checksum(memoryview(value))
     if isinstance(value, (mmap.mmap, io.BytesIO, io.StringIO)):
         return "array", id(value), *contents(value)
     if isinstance(value, LRU_CACHE):
@@ -191,7 +191,8 @@ def contents(value: Any, most: int = _MOST_BYTES) -> tuple[Any, ...]:
         return ()
 
 
-def _checksum(array: Any) -> int:
+def checksum(array: Any) -> int:
+    """Return what tells whether an array or tensor has been written to; of large files, by few places."""
     try:
         data = np.asarray(array)
         if not data.flags.writeable and _is_mapped(array):
@@ -205,8 +206,8 @@ def _checksum(array: Any) -> int:
         if is_large and not data.flags.c_contiguous:
             return zlib.crc32(data.flat[::step].tobytes())  # without a copy of all of it
         data = data.reshape(-1)
-        checksum = zlib.crc32(np.ascontiguousarray(data[::step]).tobytes())
-        return checksum if step == 1 or is_large else checksum + _sum(data)
+        some = zlib.crc32(np.ascontiguousarray(data[::step]).tobytes())
+        return some if step == 1 or is_large else some + _sum(data)
     except Exception:  # of a device, sparse, of objects ...
         return 0
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+import functools
 import gc
 import logging
+import math
 import sys
+import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,8 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload._torch import address_of, base_of, storage_uses
+from foreload._torch import address_of, base_of, storage_uses, uses_of
+from foreload.checks import module_of, optional
+from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.memory import Owner, chain, is_foreign, object_under, owner_of
+from foreload.dataset_state.walk import slots_of
 from foreload.nested.constants import FILE_OF_MAP, is_constant
 
 __all__ = ["find_held", "find_reference"]
@@ -29,7 +35,10 @@ _UNTOLD = {
     Owner.file: "a batch lies in a file that is mapped to be written to, which a copy of it would not",
     Owner.unknown: "a batch lies in memory of which Python does not know whose it is, as another library's buffer",
 }
-_COMPOSED = "it cannot be seen whether a sparse or nested tensor of a batch shares its parts with others"
+_NAN = "a batch holds math.nan or numpy.nan, which may be known by its identity, and no copy of it would be"
+_COMPOSED = (
+    "it cannot be seen whether a sparse, nested or quantized tensor of a batch shares its parts with others"
+)
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 # What is known by its name, and so may have attributes.
@@ -104,7 +113,7 @@ class _Parts:
         all: by identity, with the memory that they lie in.
         judged: those to which nothing else may refer.
         references: to each of them, from the others.
-        bases: of those, the tensors that others are views of.
+        bases: of those, the tensors that others are views of, and how many are.
         storages: the memory of tensors, and how many of them lie in it, by its place in torch.
         untold: why it cannot be told by references whether others share a part; None: it can.
     """
@@ -113,7 +122,7 @@ class _Parts:
         self.all: dict[int, Any] = {}
         self.judged: set[int] = set()
         self.references: dict[int, int] = {}
-        self.bases: set[int] = set()
+        self.bases: dict[int, int] = {}
         self.storages: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self.untold: str | None = None
         self._is_lent = is_lent
@@ -127,16 +136,22 @@ class _Parts:
             for part in _inside(value):
                 if type(part) is bytes:
                     self._count(part)
-                elif type(part) not in _ATOMS and not _is_settled(part):
+                elif type(part) in _ATOMS:
+                    self.untold = _NAN if part is math.nan or part is np.nan else self.untold
+                elif not _is_settled(part):
                     self._count(part)
                     self._judge(part, waiting)
             if isinstance(value, torch.Tensor):
                 self._add_tensor(value, waiting)
+            elif isinstance(value, torch.UntypedStorage):
+                self._add_storage(value, 0, waiting)
             elif isinstance(value, (np.ndarray, np.void, memoryview)):
                 self._follow(value)
                 # (Objects in an array that is read-only can be changed all the same.)
                 if not _is_read_only(value) or (not isinstance(value, memoryview) and value.dtype.hasobject):
                     self._judge_memory(value, waiting)
+            elif _is_image_over(value) or _is_buffer(value):
+                self.untold = self.untold or _UNTOLD[Owner.unknown]
 
     def _count(self, part: Any) -> None:
         self.references[id(part)] = self.references.get(id(part), 0) + 1
@@ -167,21 +182,26 @@ class _Parts:
                 self._judge(base, waiting)
 
     def _add_tensor(self, tensor: torch.Tensor, waiting: list[Any]) -> None:
-        if tensor.device.type == "cpu" and tensor.layout is torch.strided and not tensor.is_nested:
-            storage = tensor.untyped_storage()
-            place = address_of(storage)
-            count = self.storages.get(place, (storage, 0))[1]
-            self.storages[place] = storage, count + 1
-            if count == 0 and is_foreign(storage) and not self._is_lent(storage.data_ptr()):
-                self._add_under(storage, waiting)
+        is_strided = tensor.layout is torch.strided and not tensor.is_nested
+        if is_strided and (not tensor.is_quantized or tensor.qscheme() is torch.per_tensor_affine):
+            self._add_storage(tensor.untyped_storage(), 1, waiting)
         elif tensor.device.type == "cpu" and tensor.layout is not torch.jagged:
             self.untold = self.untold or _COMPOSED
         base = base_of(tensor)
         if base is not None:  # which only torch refers to, unless something else does
-            self.bases.add(id(base))
+            self.bases[id(base)] = self.bases.get(id(base), 0) + 1
             self.references.setdefault(id(base), 0)
             self.all.setdefault(id(base), base)
             self._judge(base, waiting)
+
+    def _add_storage(self, storage: torch.UntypedStorage, tensors: int, waiting: list[Any]) -> None:
+        if storage.device.type != "cpu":
+            return
+        place = address_of(storage)
+        is_new = place not in self.storages
+        self.storages[place] = storage, self.storages.get(place, (storage, 0))[1] + tensors
+        if is_new and is_foreign(storage) and not self._is_lent(storage.data_ptr()):
+            self._add_under(storage, waiting)
 
     def _add_under(self, storage: torch.UntypedStorage, waiting: list[Any]) -> None:
         """Add the array or buffer that a storage lies in, and holds. Who has the tensor can write to it."""
@@ -194,9 +214,14 @@ class _Parts:
         self._judge_memory(memory, waiting)
 
     def is_held(self, key: int) -> bool:
-        """Whether there are references to a part from elsewhere."""
-        of_views = _OF_BASE if key in self.bases else 0
-        return _count(self.all, key) - of_views > self.references[key]
+        """Whether there are references to a part from elsewhere, weak ones and those of C++ included."""
+        views = self.bases.get(key, 0)
+        of_views = _OF_BASE if views else 0
+        if _count(self.all, key) - of_views > self.references[key]:
+            return True
+        part = self.all[key]  # (a reference that would count)
+        is_used = isinstance(part, torch.Tensor) and uses_of(part) > 1 + views
+        return is_used or weakref.getweakrefcount(part) > 0
 
     def is_shared(self, place: int) -> bool:
         """Whether something else lies in the memory of tensors, or holds it."""
@@ -236,16 +261,33 @@ def _inside(value: Any) -> list[Any]:
 
 def _is_read_only(value: Any) -> bool:
     """Whether neither an array or a view nor what it lies in can be written to; a record of an array can."""
+    memory: Any = None
     for memory in chain(value):
-        if isinstance(memory, (np.void, bytearray, array, torch.Tensor)):
-            return False
         if isinstance(memory, np.ndarray) and memory.flags.writeable:
             return False
         if isinstance(memory, memoryview):
             with suppress(ValueError):  # it has been released
                 if not memory.readonly:
                     return False
-    return True
+    if isinstance(memory, np.ndarray):
+        return bool(memory.flags.owndata)
+    return isinstance(memory, (bytes, memoryview)) or owner_of(memory) is Owner.nobody
+
+
+def _is_image_over(value: Any) -> bool:
+    """Whether an image of Pillow may lie in an array or a file, which it does not refer to."""
+    return str(type(value).__module__).startswith("PIL.") and bool(optional(value, "readonly"))
+
+
+def _is_buffer(value: Any) -> bool:
+    """Whether one can write into memory through another library's object, of which the collector sees nothing."""
+    if gc.is_tracked(value) or isinstance(value, (bytearray, array, mmap)):
+        return False
+    try:
+        with memoryview(value) as view:
+            return not view.readonly
+    except (TypeError, ValueError, BufferError):  # it is none
+        return False
 
 
 # In place of the objects in the fields of an array, of which nothing is known: something that is referred to here.
@@ -255,20 +297,31 @@ _OBJECTS = (_HELD_HERE,)
 
 def _is_settled(value: Any, depth: int = 4) -> bool:
     """Whether nobody changes an object, or what it holds, or knows it by its identity."""
-    kind = type(value)
+    kind: Any = type(value)
     if issubclass(kind, tuple) or kind is frozenset:
         # (A deeper one is looked into as other objects are.)
         return (
             depth > 0
             and kind.__dictoffset__ == 0
-            and all(type(part) in _ATOMS or _is_settled(part, depth - 1) for part in gc.get_referents(value))
+            and all(_is_atom(part) or _is_settled(part, depth - 1) for part in gc.get_referents(value))
         )
     if kind is slice:
-        return all(type(part) in _ATOMS for part in gc.get_referents(value))
+        return all(map(_is_atom, gc.get_referents(value)))
     if isinstance(value, (logging.Logger, np.ufunc)) or _is_of_pandas(kind, _CONSTANTS_OF_PANDAS):
         return True
     # (One of a user's class that is derived from a constant's may have attributes.)
-    return (kind.__dictoffset__ == 0 or isinstance(value, _NAMED)) and is_constant(value)
+    has_none = kind.__dictoffset__ == 0 and not _has_slots(kind)
+    return (has_none or isinstance(value, _NAMED)) and is_constant(value)
+
+
+def _is_atom(value: Any) -> bool:
+    """Whether a value is of those that only what they are tells apart, as no NaN is told."""
+    return type(value) in _ATOMS and (type(value) is not float or value == value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_slots(kind: type) -> bool:
+    return any(slots_of(base) for base in kind.__mro__[:-1] if not is_installed(module_of(base)))
 
 
 def _is_of_pandas(kind: type, names: set[str]) -> bool:

@@ -22,7 +22,8 @@ import torch
 
 from foreload.checks import optional, package_of
 from foreload.dataset_state.handles import is_open
-from foreload.dataset_state.walk import CONTAINERS, is_installed, leaves, walk
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.walk import CONTAINERS, leaves, walk
 
 __all__ = ["SEALED", "TOO_LARGE", "UNTOLD", "find_sealed", "is_made_of_samples", "is_sealed", "state_of"]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dis
+import builtins
 import functools
 import logging
 import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from itertools import islice
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,22 +19,21 @@ import torch
 
 from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.handles import is_iterator, is_open
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.kept import LRU_CACHE, kept_values
+from foreload.dataset_state.names import modules_used, names_used, set_in_builtins
 
 __all__ = [
     "CONTAINERS",
-    "LRU_CACHE",
     "MOST_VALUES",
     "PLAIN",
+    "PYTHONS",
     "find_open_file",
     "generators",
-    "globals_read",
-    "is_installed",
     "is_of_user",
     "leaves",
-    "modules_used",
-    "names_used",
     "slots_of",
-    "strings_in",
+    "value_of",
     "variables_of",
     "walk",
 ]
@@ -46,11 +45,19 @@ MOST_VALUES = 20_000
 # remembers what it was subscripted with, by whatever is imported.
 _BASES = ("torch", "typing", "builtins", "abc", "collections")
 
-# What functions become that keep what they have returned, which is nothing until they are first called.
-LRU_CACHE: Any = type(functools.lru_cache(len))
-
-# The names by which code gets at a module whose name is a text.
-_BY_NAME = {"import_module", "__import__", "modules"}
+# Attributes that Python, dataclasses and typing give to classes.
+PYTHONS = {
+    *("__module__", "__doc__", "__qualname__", "__annotations__", "__annotate__", "__annotate_func__", "__dict__"),
+    *("__annotations_cache__", "__weakref__", "__slots__", "__static_attributes__", "__firstlineno__"),
+    *("__orig_bases__", "__parameters__", "__type_params__", "__abstractmethods__", "__match_args__", "__hash__"),
+    *(
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__final__",
+        "__classcell__",
+        "__non_callable_proto_members__",
+    ),
+}
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 CONTAINERS = (list, dict, set, tuple, frozenset, deque)
@@ -120,6 +127,11 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         return
     if isinstance(value, dict):
         items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))
+    elif isinstance(value, LRU_CACHE):
+        kept = () if is_installed(module_of(value)) else enumerate(kept_values(value))
+        items = ((name, value.__wrapped__), *((f"{name}().{place}", inner) for place, inner in kept))
+    elif isinstance(value, ContextVar):
+        items = ((f"{name}.get()", value_of(value)),)
     elif isinstance(value, functools.partial):
         items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
     elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
@@ -163,6 +175,14 @@ def slots_of(kind: type) -> list[str]:
     return [f"_{own}{name}" if name in private else name for name in names if not name.endswith("__")]
 
 
+def value_of(variable: ContextVar[Any]) -> Any:
+    """Return what a context variable is set to here, or its default; None if it has none."""
+    try:
+        return variable.get()
+    except LookupError:
+        return None
+
+
 def variables_of(module: ModuleType) -> dict[str, Any]:
     """Return the values in a module of the user's, such as settings, but not its code."""
     if is_installed(module.__name__):
@@ -194,7 +214,7 @@ def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
         ):
             continue
         is_code = isinstance(value, (FunctionType, property, classmethod, staticmethod, type))
-        if not (is_code or hasattr(type(value), "__get__") or name.startswith(("__", "_abc_"))):
+        if not (is_code or hasattr(type(value), "__get__") or name in PYTHONS or name.startswith("_abc_")):
             yield name, value
 
 
@@ -230,99 +250,9 @@ def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name in names & known.keys():
         if not issubclass(type(known[name]), ModuleType):
             yield f"{known.get('__name__')}.{name}", known[name]
+    for name in set_in_builtins(names - known.keys()):
+        yield f"builtins.{name}", vars(builtins)[name]
     for module in modules_used(function):
         for name in names & vars(module).keys():
             if not issubclass(type(vars(module)[name]), ModuleType):
                 yield f"{module.__name__}.{name}", vars(module)[name]
-
-
-def modules_used(function: FunctionType) -> list[ModuleType]:
-    """Return the modules of the user's that a function names or imports, and those that it names within them."""
-    code, known = function.__code__, function.__globals__
-    names = names_used(code)
-    found: list[ModuleType] = []
-    left = [*(known[name] for name in names & known.keys()), *_imported_by(function)]
-    while left:
-        module = left.pop()
-        if issubclass(type(module), ModuleType) and module not in found and not is_installed(module.__name__):
-            found.append(module)
-            left += [vars(module)[name] for name in names & vars(module).keys()]
-    return found
-
-
-def _imported_by(function: FunctionType) -> list[ModuleType]:
-    """Return the modules of the user's that a function itself imports, or takes from ``sys.modules``."""
-    code = function.__code__
-    names = set() if _BY_NAME.isdisjoint(names_used(code)) else strings_in(code)
-    for level, name, inner in _imports(code):
-        package = str(function.__globals__.get("__package__") or "").split(".")
-        start = package[: len(package) + 1 - level] if level else []
-        full = ".".join([*start, *filter(None, [name])])
-        parts = full.split(".")
-        names |= {".".join(parts[:end]) for end in range(len(start) or 1, len(parts) + 1)}
-        names |= {f"{full}.{each}" for each in inner}
-    known = [name for name in sorted(names & sys.modules.keys()) if not is_installed(name)]
-    return [module for name in known if isinstance(module := sys.modules[name], ModuleType)]
-
-
-@functools.lru_cache(maxsize=4096)
-def _imports(code: CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
-    """Return what code imports: the number of leading dots, the name, and what comes after ``import``."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _PREFIXES]
-    found = [
-        (steps[place - 2].argval, step.argval, steps[place - 1].argval or ())
-        for place, step in enumerate(steps)
-        if step.opname == "IMPORT_NAME"
-    ]
-    inner = [value for value in code.co_consts if isinstance(value, CodeType)]
-    return [*found, *(each for part in inner for each in _imports(part))]
-
-
-# Steps that only widen another's number, or leave room in the code.
-_PREFIXES = ("EXTENDED_ARG", "CACHE", "NOP")
-
-
-def strings_in(code: CodeType) -> set[str]:
-    """Return the texts in code, and in functions defined in it."""
-    found = {value for value in code.co_consts if isinstance(value, str)}
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            found |= strings_in(value)
-    return found
-
-
-def names_used(code: CodeType) -> set[str]:
-    """Return the names that code uses, and functions defined in it."""
-    names = set(code.co_names)
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            names |= names_used(value)
-    return names
-
-
-@functools.cache
-def is_installed(module: str) -> bool:
-    """Whether a module is part of Python or of an installed package, which keep their own state in order."""
-    package = module.partition(".")[0]
-    if package.startswith("_cython_"):  # which the types of compiled functions name
-        return True
-    if package in sys.stdlib_module_names or package in ("foreload", "torch"):
-        return package != "__main__"
-    top = sys.modules.get(package)
-    # (Of a package without an __init__.py, one part may be installed and another one the user's.)
-    file = optional(top, "__file__") or optional(sys.modules.get(module), "__file__")
-    found = [file] if file else list(optional(top, "__path__") or ())
-    return bool(found) and all("site-packages" in str(path) or "dist-packages" in str(path) for path in found)
-
-
-_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-
-
-@functools.lru_cache(maxsize=4096)
-def globals_read(code: CodeType) -> tuple[str, ...]:
-    """Return the global variables that code reads, and functions defined in it."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in _READS}
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            names.update(globals_read(value))
-    return tuple(sorted(names))

@@ -57,9 +57,11 @@ def open_epoch(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers)
     crew.count = count
     if crew.kind(workers.workers, count) == "processes":
         why = _why_inline(spec, crew)
+        held = _held(spec, crew) if why is None else None
+        why = why if held is None else held.untold
         if why is None:
             _announce(batches, natively=False)
-            return _open_processes(spec, crew, workers, buffers)
+            return _open_processes(spec, crew, workers, buffers, held)
         crew.stand_down(f"the calling thread loads, because {why}", None)
         count, workers = 0, replace(workers, count=0)
     if crew.kind(workers.workers, count) == "ray":
@@ -147,12 +149,20 @@ def _why_inline(spec: EpochSpec, crew: Crew) -> str | None:
     return None if why is None else f"what {type(order.item_sampler).__name__} yields cannot be foretold: {why}"
 
 
-def _open_processes(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:
+def _held(spec: EpochSpec, crew: Crew) -> CopiedState | None:
+    """Return what copies of the dataset are compared with, if nobody may see that they are copies."""
     if crew.held is not None and crew.held.changed() is not None:
         crew.close()  # persistent workers, which have copies of what was there before
-    held = crew.held
-    if held is None and crew.is_open and not spec.draws_at_once:
-        held = CopiedState(spec.dataset, spec.batches.transform, spec.batches.collate_fn)
+    held: CopiedState | None = crew.held
+    if held is None and crew.choice is not None and crew.is_open and not spec.draws_at_once:
+        parts = spec.dataset, spec.batches.transform, spec.batches.collate_fn
+        held = CopiedState(*parts, fills=crew.choice.fills)
+    return held
+
+
+def _open_processes(
+    spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers, held: CopiedState | None
+) -> Epoch:
     pool, owner, task = crew.process_pool(workers, spec.cursor.base_seed, held)
     crew.held = held if owner is not None else None
     deepens = workers.is_tuned and workers.deepens and not has_state(spec.dataset)

@@ -317,11 +317,15 @@ def _lost(value: Any) -> str | None:
     if isinstance(value, torch.Tensor):
         if value.requires_grad and value.layout is not torch.strided:
             return "that a sparse tensor requires a gradient is not sent"
+        if value.is_inference():
+            return "that a tensor was made in inference mode is not sent"
         return "the gradient of a tensor is not sent" if value.is_leaf and value.grad is not None else None
     if isinstance(value, BaseException):
         parts = (value.__traceback__, value.__cause__, value.__context__)
         return None if parts == (None, None, None) else "the traceback of an exception is not sent"
     if isinstance(value, np.ma.MaskedArray):
+        if np.ma.getmask(value) is np.ma.nomask:
+            return "that an array has no mask is not sent"
         return "the hard mask of an array is not sent" if value.hardmask else None
     if kind in weakref.ProxyTypes:
         return "what a weak proxy refers to is not sent"

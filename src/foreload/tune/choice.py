@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ class Choice:
         is_pure: whether loading was seen to change nothing in the dataset.
         made_of: the objects that the dataset, and what is applied to its samples, were made of then.
         is_open: whether other workers might be chosen at another time or place.
+        fills: hashes, by name, of what loading makes where nothing was, whichever sample is the first.
     """
 
     kind: WorkerKind
@@ -33,3 +35,4 @@ class Choice:
     is_pure: bool = False
     made_of: dict[str, Any] = field(default_factory=dict, repr=False)
     is_open: bool = False
+    fills: Mapping[str, frozenset[bytes]] = field(default_factory=dict, repr=False)

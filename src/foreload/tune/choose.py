@@ -80,7 +80,8 @@ def choose_workers(work: Workload) -> Choice:
     if best.count > max(1, room):
         why = f"{best.why}, but {batches / (1 << 20):,.0f} MiB each are too much for more than {max(1, room)}"
         best = replace(best, count=max(1, room), why=why)
-    return replace(best, seconds=took, is_pure=bool(work.watched) and measured.is_pure)
+    is_pure = bool(work.watched) and measured.is_pure
+    return replace(best, seconds=took, is_pure=is_pure, fills=measured.fills)
 
 
 def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:

@@ -10,18 +10,19 @@ import io
 import os
 import pickle
 import select
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
-from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten
+from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import CHANGES, StateWatch
+from foreload.dataset_state.looks.fills import Fills
 from foreload.dataset_state.sealed import UNTOLD, find_sealed
 from foreload.dataset_state.shared import why_not_measured
 from foreload.dataset_state.walk import find_open_file
@@ -31,7 +32,7 @@ from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.tune.candidates import Candidate, candidates_of, look_seconds, never_pays, seconds_by_processes
-from foreload.tune.sample_cost import MIN_EPOCH_SECONDS, sample_cost
+from foreload.tune.sample_cost import MIN_EPOCH_SECONDS, made_by_others, note_questions, sample_cost
 from foreload.tune.workload import NotWanted, Turns, Workload
 
 __all__ = [
@@ -57,11 +58,11 @@ TOO_LONG = "they took too long"
 
 # What the fork sends besides rates.
 _SAMPLE_BYTES, _CANDIDATES, _TROUBLE, _STATE = "sample bytes", "candidates", "trouble", "state"
-_IS_ESTIMATED, _IS_PURE = "is estimated", "is pure"
+_IS_ESTIMATED, _IS_PURE, _FILLS = "is estimated", "is pure", "fills"
 
 # Why copies of a dataset might load other samples.
 _OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
-_ASKS = "samples ask for get_worker_info(), which in worker processes says something else"
+_MADE = "loading sets {!r} when it is first needed, by the sample that is the first"
 
 # In epochs shorter than this, only what is not clear is tried.
 _LONG_EPOCH_SECONDS = 4.0
@@ -99,6 +100,7 @@ class Measurement:
         state: why copies of the dataset might load other samples; "": they do not.
         is_estimated: whether rates but that of the calling thread are estimates.
         is_pure: whether loading was seen to change nothing in the dataset.
+        fills: hashes, by name, of what loading makes in it where nothing was, whichever sample is the first.
     """
 
     rates: Rates
@@ -108,6 +110,11 @@ class Measurement:
     state: str = ""
     is_estimated: bool = False
     is_pure: bool = False
+    fills: Fills = field(default_factory=dict)
+
+
+# Measures something in a fork: yields names and values.
+_Measure = Callable[[Workload], Iterator[tuple[Any, Any]]]
 
 
 def measure_workers(work: Workload, cores: int) -> Measurement:
@@ -117,29 +124,43 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
         work: what they load.
         cores: the cores that they may use.
     """
+    measured = _in_fork(work, partial(_measure, cores=cores))
+    if measured.state or not measured.fills:
+        return measured
+    # (What the first fork has made there, it cannot make again.)
+    others = _in_fork(work, _make).fills
+    fills = {name: made for name, made in measured.fills.items() if others.get(name) == made}
+    differing = min(others.keys() & measured.fills.keys() - fills.keys(), default=None)
+    if differing is None:
+        return replace(measured, fills=fills)
+    rates = {candidate: rate for candidate, rate in measured.rates.items() if candidate[0] == "threads"}
+    return replace(measured, fills={}, rates=rates, state=_MADE.format(differing), is_pure=False)
+
+
+def _in_fork(work: Workload, measure: _Measure) -> Measurement:
     try:
-        with forked(lambda into: _in_thread(into, work, cores)) as fork:
+        with forked(lambda into: _in_thread(into, work, measure)) as fork:
             return _answers(fork.pipe)
     except OSError as error:
         return Measurement({}, [], 0.0, f"{type(error).__name__}: {error}")
 
 
-def _in_thread(into: int, work: Workload, cores: int) -> None:
+def _in_thread(into: int, work: Workload, measure: _Measure) -> None:
     # The threads that torch computes with did not survive the fork, and the forked thread would wait for them. A
     # new thread starts new ones (OpenMP runtimes keep a team for each thread).
     cut_connections(into)
-    measuring = threading.Thread(target=_report, args=(into, work, cores))
+    measuring = threading.Thread(target=_report, args=(into, work, measure))
     measuring.start()
     measuring.join()
 
 
-def _report(into: int, work: Workload, cores: int) -> None:
+def _report(into: int, work: Workload, measure: _Measure) -> None:
     poll = select.poll()
     poll.register(into, 0)  # an error: nobody reads from it any more
     work = replace(work, is_over=lambda: bool(poll.poll(0)))
     with open(into, "wb", buffering=0) as file, suppress(BrokenPipeError, NotWanted):
         try:
-            for measured in _measure(work, cores):
+            for measured in measure(work):
                 file.write(pickle.dumps(measured))
             trouble = ""
         except Exception as error:  # whatever the dataset raises, the loop will raise it again, where it belongs
@@ -167,7 +188,14 @@ def _answers(pipe: int) -> Measurement:
     missing = [candidate for candidate in found.get(_CANDIDATES, []) if candidate not in rates]
     size, trouble, state = found.get(_SAMPLE_BYTES, 0.0), found.get(_TROUBLE, trouble), found.get(_STATE, "")
     return Measurement(
-        rates, missing, size, trouble, state, _IS_ESTIMATED in found, bool(found.get(_IS_PURE, not state))
+        rates,
+        missing,
+        size,
+        trouble,
+        state,
+        is_estimated=_IS_ESTIMATED in found,
+        is_pure=bool(found.get(_IS_PURE, not state)),
+        fills=found.get(_FILLS, {}),
     )
 
 
@@ -183,13 +211,16 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     watch, positions = StateWatch(*work.watched), Positions()
     state = next(map(_OPEN.format, filter(None, map(find_open_file, work.watched))), "")
     state = state or next(map(UNTOLD.format, filter(None, map(find_sealed, work.watched))), "")
+    held = CopiedState(*work.watched)
+    state = state or held.untold or ""
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return
-    asked = _note_questions() if work.watched else []
+    asked = note_questions() if work.watched else []
     unsent: list[str] = []
     seconds, busy, sending = sample_cost(work, size, watch, unsent)
     work = replace(work, sending=sending)
+    yield _FILLS, held.made()
     state = state or _state(watch, asked, positions)
     if unsent and not state:
         state = unsent[0]
@@ -233,6 +264,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         by_processes = isinstance(name, tuple) and name[0] == "processes"
         # No trial worker looks at its copy of the dataset or at its batches, nor does the loop at the dataset.
         yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
+
+
+def _make(work: Workload) -> Iterator[tuple[Any, Any]]:
+    unshare(with_locks=True)
+    yield _FILLS, made_by_others(work)
 
 
 def _in_turns(
@@ -292,19 +328,6 @@ def _one_by_one(
             raise MemoryError(f"no room to try {too_large}")
         with closing(Turns(work, kind, number, min(batch, int(room / number)))) as trial:
             yield candidate, trial.rate()
-
-
-def _note_questions() -> list[str]:
-    """Note from now on, in this fork, when samples ask in which worker they are loaded."""
-    asked: list[str] = []
-
-    def note() -> None:
-        caller = sys._getframe(2).f_globals.get("__name__", "")
-        if caller.partition(".")[0] not in ("foreload", "torch"):  # which collate in workers and elsewhere alike
-            asked.append(_ASKS)
-
-    patch_worker_info(note)
-    return asked
 
 
 def _state(watch: StateWatch, asked: list[str], positions: Positions) -> str:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten, flatten_exactly, restore
+from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import StateWatch
 from foreload.dataset_state.given import find_held, find_reference
+from foreload.dataset_state.looks.fills import Fills
 from foreload.record.usage import queued_seconds
 from foreload.tune.workload import STRIDE, Sending, Workload
 
-__all__ = ["MIN_EPOCH_SECONDS", "sample_cost"]
+__all__ = ["MIN_EPOCH_SECONDS", "made_by_others", "note_questions", "sample_cost"]
 
 # Why copies of a dataset might not do.
 NOT_SENT = "a process could not send batches as they are: {}"
+_ASKS = "samples ask for get_worker_info(), which in worker processes says something else"
 
 # In epochs shorter than this, no workers are tried: trying would take longer than what is gained.
 MIN_EPOCH_SECONDS = 1.0
@@ -24,6 +29,9 @@ MIN_EPOCH_SECONDS = 1.0
 _COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
 _SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
 _FEWEST_SAMPLES = 3
+
+# The samples that show what loading makes in the dataset.
+_MADE_BY = 3
 
 # The samples that are collated to see what that takes, as many as a batch has, or loading is measured with.
 _MOST_COLLATED = 64
@@ -80,6 +88,28 @@ def sample_cost(
     is_sent = work.collate is not None and "threads" not in work.kinds and not reasons
     sending = _sending(first, several, len(kept[:most])) if is_sent else None
     return cost + collating[0], busy + collating[1], sending
+
+
+def made_by_others(work: Workload) -> Fills:
+    """Return what loading makes in the dataset where nothing was, if other samples are the first."""
+    held, size = CopiedState(*work.watched), len(work.view)
+    samples = [work.view[(size - 1 - place * STRIDE) % size] for place in range(_MADE_BY)]
+    if work.collate is not None:
+        work.collate(samples)
+    return held.made()
+
+
+def note_questions() -> list[str]:
+    """Note from now on, in this fork, when samples ask in which worker they are loaded."""
+    asked: list[str] = []
+
+    def note() -> None:
+        caller = sys._getframe(2).f_globals.get("__name__", "")
+        if caller.partition(".")[0] not in ("foreload", "torch"):  # which collate in workers and elsewhere alike
+            asked.append(_ASKS)
+
+    patch_worker_info(note)
+    return asked
 
 
 def _why_not_sent(work: Workload, batch: list[Any], others: list[Any]) -> list[str]:

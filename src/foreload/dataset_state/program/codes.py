@@ -21,15 +21,9 @@ from typing import Any
 import torch
 
 from foreload.cache.fingerprint.content import ContentPickler
-from foreload.dataset_state.walk import (
-    PLAIN,
-    globals_read,
-    is_installed,
-    modules_used,
-    names_used,
-    strings_in,
-    variables_of,
-)
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.names import globals_read, modules_used, names_used, strings_in
+from foreload.dataset_state.walk import PLAIN, variables_of
 
 __all__ = ["UnknownContentError", "digest_code"]
 

@@ -10,9 +10,11 @@ from enum import Enum
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.names import names_used, strings_in
 from foreload.dataset_state.program.codes import UnknownContentError, digest_code
 from foreload.dataset_state.program.touched import codes_of, touched_in
-from foreload.dataset_state.walk import PLAIN, is_installed, names_used, strings_in
+from foreload.dataset_state.walk import PLAIN
 
 __all__ = ["LibraryState", "UserNames"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.program.codes import UnknownContentError, digest_code
 from foreload.dataset_state.program.libraries import LibraryState, UserNames
 from foreload.dataset_state.program.settings import present_settings
-from foreload.dataset_state.walk import is_installed
 
 __all__ = ["ProgramState"]
 

@@ -21,7 +21,8 @@ import numpy as np
 from foreload.checks import package_of
 from foreload.dataset_state.digest import digest
 from foreload.dataset_state.handles import handle_kind
-from foreload.dataset_state.walk import names_used, walk
+from foreload.dataset_state.names import names_used
+from foreload.dataset_state.walk import walk
 from foreload.protocol import UserCode
 
 __all__ = ["Seen", "Signs", "find_signs", "observe"]

@@ -13,8 +13,10 @@ import torch
 from torch.utils.data import ConcatDataset, StackDataset, Subset
 
 from foreload.checks import module_of, optional, tells_class
-from foreload.dataset_state.loading_code import Names, names_of, unwrapped
-from foreload.dataset_state.walk import CONTAINERS, PLAIN, is_installed, names_used, slots_of
+from foreload.dataset_state.between_epochs.loading_code import Names, names_of, unwrapped
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.names import names_used
+from foreload.dataset_state.walk import CONTAINERS, PLAIN, slots_of
 
 __all__ = ["functions_of", "is_plain_container", "names", "own_attributes", "owners", "read_by"]
 

@@ -13,10 +13,17 @@ import numpy as np
 import torch
 
 from foreload.checks import package_of
-from foreload.dataset_state.attributes import functions_of, is_plain_container, names, owners, read_by
-from foreload.dataset_state.elsewhere import Elsewhere
-from foreload.dataset_state.loading_code import ENTRIES, names_of, set_by
-from foreload.dataset_state.walk import PLAIN, generators, globals_read, modules_used, names_used
+from foreload.dataset_state.between_epochs.attributes import (
+    functions_of,
+    is_plain_container,
+    names,
+    owners,
+    read_by,
+)
+from foreload.dataset_state.between_epochs.elsewhere import Elsewhere
+from foreload.dataset_state.between_epochs.loading_code import ENTRIES, names_of, set_by
+from foreload.dataset_state.names import globals_read, modules_used, names_used
+from foreload.dataset_state.walk import PLAIN, generators
 
 __all__ = ["BetweenEpochs"]
 

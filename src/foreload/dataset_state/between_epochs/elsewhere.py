@@ -7,9 +7,16 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from foreload.checks import module_of, optional
-from foreload.dataset_state.attributes import functions_of, is_plain_container, names, own_attributes, owners
-from foreload.dataset_state.loading_code import chains_of, set_by
-from foreload.dataset_state.walk import is_installed, modules_used, names_used
+from foreload.dataset_state.between_epochs.attributes import (
+    functions_of,
+    is_plain_container,
+    names,
+    own_attributes,
+    owners,
+)
+from foreload.dataset_state.between_epochs.loading_code import chains_of, set_by
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.names import modules_used, names_used
 
 __all__ = ["Elsewhere"]
 

@@ -8,7 +8,8 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from foreload.checks import module_of, optional
-from foreload.dataset_state.walk import is_installed, modules_used, names_used, strings_in
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.names import modules_used, names_used, strings_in
 
 __all__ = ["ENTRIES", "Chain", "Names", "chains_of", "names_of", "set_by", "unwrapped"]
 

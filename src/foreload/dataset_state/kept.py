@@ -1,0 +1,38 @@
+"""What functions have kept that return the same again, as those of ``functools.lru_cache`` do."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from typing import Any
+
+__all__ = ["LRU_CACHE", "kept_values"]
+
+# What functions become that keep what they have returned, which is nothing until they are first called.
+LRU_CACHE: Any = type(functools.lru_cache(len))
+
+
+def kept_values(function: Any) -> list[Any]:
+    """Return what a function that keeps what it returns has kept.
+
+    >>> import functools
+    >>> @functools.cache
+    ... def settings(): return {"scale": 1}
+    >>> kept_values(settings), settings(), kept_values(settings)
+    ([], {'scale': 1}, [{'scale': 1}])
+    """
+    own = {id(function.__wrapped__), id(vars(function))}
+    found: list[Any] = []
+    for part in gc.get_referents(function):
+        if id(part) in own or type(part) in (type, object):  # (an object marks where its key's names begin)
+            continue
+        if type(part) is not dict or function.cache_info().maxsize is not None:
+            found.append(part)
+        else:
+            found += part.values()
+    return [part for part in found if not _holds_links(part)]
+
+
+def _holds_links(part: Any) -> bool:
+    """Whether this is how a cache of a limited size finds what it keeps, which it refers to itself too."""
+    return type(part) is dict and any(type(value).__name__ == "_lru_list_elem" for value in part.values())

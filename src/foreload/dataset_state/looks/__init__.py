@@ -1,0 +1,1 @@
+"""Looks at one value each: whether it is what it was before."""

@@ -1,0 +1,140 @@
+"""Looks at containers: their values, and all that is in them."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterable
+from itertools import chain, repeat
+from operator import is_
+from types import MappingProxyType
+from typing import Any
+
+from foreload.dataset_state.kept import kept_values
+from foreload.dataset_state.looks.look import is_same, made_of_pairs
+
+__all__ = ["Contents", "Kept", "Records", "are_settled"]
+
+# Larger containers are compared with less care for what is equal, but of another type.
+_SHORT = 2_000
+
+# The most bytes that records may take, and the version of the format, in which equal ones are written alike.
+_MOST_BYTES, _FORMAT = 1 << 24, 2
+
+_ATOMS: frozenset[type] = frozenset({int, float, complex, bool, str, bytes, type(None)})
+_FROZEN = (tuple, frozenset)
+
+
+def are_settled(values: Iterable[Any]) -> bool:
+    """Whether values are numbers and texts, and tuples of such, which nobody can change.
+
+    >>> are_settled([1, "a", (2, ("b", None))]), are_settled([(1, [2])])
+    (True, False)
+    """
+    while True:
+        kinds = set(map(type, values))
+        if kinds <= _ATOMS:
+            return True
+        if not kinds <= _ATOMS.union(_FROZEN):
+            return False
+        values = list(chain.from_iterable(value for value in values if type(value) in _FROZEN))
+
+
+class Contents:
+    """A look at the values of a container."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self._value = name, value
+        self.renew()
+
+    def renew(self) -> None:
+        self._size, self._before = len(self._value), self._items()
+
+    def _items(self) -> tuple[Any, ...]:
+        value = self._value
+        if isinstance(value, set):
+            return (set(value),)
+        if isinstance(value, (dict, MappingProxyType)):
+            return list(value), list(value.values())
+        return (list(value),)
+
+    def changed(self) -> str | None:
+        value, before = self._value, self._before
+        if len(value) != self._size:
+            return self.name
+        if type(value) is list:
+            return None if _are_items(value, before[0]) else self.name
+        return None if all(map(_are_items, self._items(), before)) else self.name
+
+    def made(self) -> list[tuple[str, Any]] | None:
+        if len(self._value) != self._size or isinstance(self._value, set):
+            return None
+        pairs = zip(self._items(), self._before, strict=True)
+        each = chain.from_iterable(zip(repeat(self.name), before, now, strict=False) for now, before in pairs)
+        return made_of_pairs(each)
+
+
+def _are_items(values: Any, before: Any) -> bool:
+    if not isinstance(before, list):
+        return bool(values == before)
+    if len(before) > _SHORT:
+        try:
+            return bool((values if type(values) is list else list(values)) == before)
+        except Exception:  # a comparison of the user's objects may raise anything
+            return False
+    values = list(values)
+    return all(map(is_, values, before)) or (len(values) == len(before) and all(map(is_same, values, before)))
+
+
+class Records:
+    """A look at many containers of plain values, and of such containers, as a whole.
+
+    Args:
+        name: of what holds them.
+        records: the containers.
+
+    Raises:
+        ValueError: they hold other values too, or are too many.
+
+    >>> records = [{"box": [1, 2]}, {"box": [3, 4]}]
+    >>> look = Records("records", records)
+    >>> look.changed(), records[1]["box"].append(5), look.changed()
+    (None, None, 'records')
+    """
+
+    def __init__(self, name: str, records: list[Any]) -> None:
+        self.name, self._records = name, records
+        some = records[:: max(1, len(records) // 16)]
+        if len(marshal.dumps(some, _FORMAT)) / len(some) * len(records) > _MOST_BYTES:
+            raise ValueError("they take too long to compare")
+        self.renew()
+
+    def renew(self) -> None:
+        self._before = marshal.dumps(self._records, _FORMAT)
+
+    def changed(self) -> str | None:
+        try:
+            return None if marshal.dumps(self._records, _FORMAT) == self._before else self.name
+        except ValueError:  # there are other values now
+            return self.name
+
+    def made(self) -> None:
+        return None
+
+
+class Kept:
+    """A look at a function that keeps what it returns."""
+
+    def __init__(self, name: str, function: Any) -> None:
+        self.name, self._function = name, function
+        self.renew()
+
+    def renew(self) -> None:
+        self._before = self._function.cache_info()
+
+    def changed(self) -> str | None:
+        _, misses, _, size = self._function.cache_info()
+        return None if (misses, size) == (self._before.misses, self._before.currsize) else self.name
+
+    def made(self) -> list[tuple[str, Any]] | None:
+        is_first = self._before.currsize == 0 < self._function.cache_info().currsize
+        return [(self.name, kept_values(self._function))] if is_first else None

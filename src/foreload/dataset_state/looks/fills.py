@@ -1,0 +1,92 @@
+"""What a dataset makes when it is first needed, which each copy of it makes for itself.
+
+A file that is opened then is its own in each process. All else must be the same whichever sample is the first, or
+copies of the dataset would go on from different values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.cache.fingerprint.content import ContentPickler
+from foreload.checks import package_of
+from foreload.dataset_state.digest import checksum, digest
+from foreload.dataset_state.handles import handle_kind
+from foreload.dataset_state.sealed import is_sealed
+
+__all__ = ["Fills", "contents_of", "may_fill"]
+
+# By name, hashes of what has been made there.
+Fills = Mapping[str, frozenset[bytes]]
+
+
+def contents_of(made: Iterable[tuple[str, Any]]) -> Fills:
+    """Return hashes of what has been made, by name, but for what each process opens for itself.
+
+    >>> contents_of([("size", 3)]) == contents_of([("size", 3)])
+    True
+    >>> contents_of([("size", 3)]) == contents_of([("size", 4)])
+    False
+    """
+    found: dict[str, frozenset[bytes]] = {}
+    for name, value in made:
+        if not _is_opened(value):
+            found[name] = found.get(name, frozenset()) | {_content_of(value)}
+    return found
+
+
+def may_fill(name: str, value: Any, fills: Fills) -> bool:
+    """Whether a value may take the place of nothing.
+
+    Args:
+        name: the name of its place.
+        value: it.
+        fills: what is known to be made there, whichever sample is the first.
+    """
+    return _is_opened(value) or (name in fills and _content_of(value) in fills[name])
+
+
+def _is_opened(value: Any) -> bool:
+    """Whether each process opens it: a file, a connection, or another library's decoder.
+
+    What Python's own keep count of, such as a compressor, depends on the samples before.
+    """
+    if handle_kind(value):
+        return True
+    return is_sealed(value) and package_of(type(value)) not in sys.stdlib_module_names
+
+
+def _content_of(value: Any) -> bytes:
+    if digest(value)[0] == "generator":  # which each draw from it changes
+        return id(value).to_bytes(16, "little")
+    known = hashlib.blake2b(digest_size=16)
+    try:
+        _Pickler(known).dump(value)
+    except Exception as error:  # whatever pickling a user's object raises
+        return f"{type(error).__name__} {type(value)}".encode()
+    return known.digest()
+
+
+class _Pickler(ContentPickler):
+    def __init__(self, known: Any) -> None:
+        super().__init__(_Written(known), protocol=5, buffer_callback=lambda part: known.update(part.raw()))
+
+    def reducer_override(self, thing: Any) -> Any:
+        if type(thing) is np.ndarray and not thing.dtype.hasobject:
+            return str, (repr((thing.dtype, thing.shape)), checksum(thing))  # files that are mapped, in part
+        if isinstance(thing, torch.Generator):
+            return int, (id(thing),)
+        return super().reducer_override(thing)
+
+
+class _Written:
+    """A file that is hashed."""
+
+    def __init__(self, known: Any) -> None:
+        self.write = known.update

@@ -1,0 +1,125 @@
+"""Looks at the numbers of tensors and arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload._torch import tensor_version
+from foreload.checks import Array
+from foreload.dataset_state.looks.look import IsSame, is_same
+from foreload.datasets.mapped_files import mapping_of_large
+from foreload.nested import bytes_of
+
+__all__ = ["Numbers", "numbers_of"]
+
+# Numbers that take so many bytes are compared as a whole; of more, those at so many places, or in a file.
+_MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 1 << 24, 1_024, 16
+
+# Up to these bytes a copy to compare with takes less than NumPy's comparison does.
+_SHORT_BYTES = 1 << 16
+
+
+class Numbers:
+    """A look at the numbers of a tensor or an array."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self._value = name, value
+        self.renew()
+
+    def renew(self) -> None:
+        self._before = _memory_of(self._value)
+        self._are_same = list(numbers_of(self._value))
+
+    def changed(self) -> str | None:
+        return None if all(is_same() for is_same in self._are_same) else self.name
+
+    def made(self) -> None:
+        return None
+
+    def sent(self) -> None:
+        """Look again if nothing but sending the tensor has moved its memory to where processes share it."""
+        before, now = self._before, _memory_of(self._value)
+        if before is None or now is None or before[0] or not now[0]:
+            return
+        if now[1] is before[1] and now[2] == before[2]:
+            self.renew()
+
+
+def _memory_of(value: Any) -> tuple[bool, Any, int | None] | None:
+    """Return whether processes share a tensor's memory, and what has it, and what counts the tensor's changes."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    with suppress(Exception):  # of a layout without memory of its own
+        return value.is_shared(), value.untyped_storage(), tensor_version(value)  # type: ignore[no-untyped-call]
+    return None
+
+
+def numbers_of(value: Any) -> Iterator[IsSame]:
+    """Compare the numbers of a tensor or an array, all of them unless they are many."""
+    numbers: Any = value
+    if isinstance(value, torch.Tensor):
+        version, place = tensor_version(value), _place(value)
+        yield lambda: bool(tensor_version(value) == version and _place(value) == place)
+        try:
+            numbers = value.detach().numpy()
+        except (TypeError, RuntimeError):  # of a device, or a layout or dtype that NumPy does not have
+            numbers = _bytes_of(value)
+    if not numbers.size:
+        return
+    if numbers.dtype.hasobject:
+        items = numbers.ravel().tolist()
+        yield lambda: numbers.size == len(items) and all(map(is_same, numbers.ravel().tolist(), items))
+        return
+    in_file = isinstance(numbers, np.memmap) or isinstance(numbers.base, np.memmap)
+    numbers = np.asarray(numbers)  # views of masked arrays cannot have another dtype
+    if in_file and not numbers.flags.writeable:
+        return
+    if (file := mapping_of_large(numbers)) is not None:
+        in_file = True
+        if not file.writable:
+            return
+    if numbers.nbytes <= _MOST_BYTES and numbers.flags.c_contiguous and not in_file:
+        flat = numbers.reshape(-1).view(np.uint8)
+        if numbers.nbytes <= _SHORT_BYTES:
+            before = flat.tobytes()
+            yield lambda: bool(flat.tobytes() == before)
+        else:
+            yield from _words_of(flat)
+        return
+    places = np.array(_spread(numbers.size, _MOST_IN_FILE if in_file else _MOST_PLACES))
+    at = np.unravel_index(places, numbers.shape)
+    some = numbers[at].tobytes()
+    yield lambda: bool(numbers[at].tobytes() == some)
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    """Return the memory of a tensor of a dtype that NumPy does not have; nothing if it has none of its own."""
+    try:
+        return bytes_of(tensor.detach())
+    except (TypeError, RuntimeError, ValueError):
+        return np.empty(0, np.uint8)
+
+
+def _words_of(flat: Array) -> Iterator[IsSame]:
+    whole = flat.size // 8 * 8
+    words, rest = flat[:whole].view(np.uint64), flat[whole:]
+    before, before_rest = words.copy(), rest.tobytes()
+    yield lambda: np.array_equal(words, before) and bool(rest.tobytes() == before_rest)
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Return where a tensor's memory is, which is elsewhere when its ``data`` has been set."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # of a layout without memory of its own
+        return 0
+
+
+def _spread(size: int, most: int) -> list[int]:
+    """Return places all over a sequence."""
+    return np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)).tolist() if size else []

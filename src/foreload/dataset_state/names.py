@@ -1,0 +1,100 @@
+"""The names that code uses: of variables, of modules and in texts."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import sys
+from collections.abc import Iterable
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+
+from foreload.dataset_state.installed import is_installed
+
+__all__ = ["globals_read", "modules_used", "names_used", "set_in_builtins", "strings_in"]
+
+# The names by which code gets at a module whose name is a text.
+_BY_NAME = {"import_module", "__import__", "modules"}
+
+
+def set_in_builtins(names: Iterable[str]) -> list[str]:
+    """Return those of some names that stand for values in ``builtins``, which are there for all modules."""
+    own = vars(builtins)
+    return sorted(each for each in names if each in own and not isinstance(own[each], (type, BuiltinFunctionType)))
+
+
+def modules_used(function: FunctionType) -> list[ModuleType]:
+    """Return the modules of the user's that a function names or imports, and those that it names within them."""
+    code, known = function.__code__, function.__globals__
+    names = names_used(code)
+    found: list[ModuleType] = []
+    left = [*(known[name] for name in names & known.keys()), *_imported_by(function)]
+    while left:
+        module = left.pop()
+        if issubclass(type(module), ModuleType) and module not in found and not is_installed(module.__name__):
+            found.append(module)
+            left += [vars(module)[name] for name in names & vars(module).keys()]
+    return found
+
+
+def _imported_by(function: FunctionType) -> list[ModuleType]:
+    """Return the modules of the user's that a function itself imports, or takes from ``sys.modules``."""
+    code = function.__code__
+    names = set() if _BY_NAME.isdisjoint(names_used(code)) else strings_in(code)
+    for level, name, inner in _imports(code):
+        package = str(function.__globals__.get("__package__") or "").split(".")
+        start = package[: len(package) + 1 - level] if level else []
+        full = ".".join([*start, *filter(None, [name])])
+        parts = full.split(".")
+        names |= {".".join(parts[:end]) for end in range(len(start) or 1, len(parts) + 1)}
+        names |= {f"{full}.{each}" for each in inner}
+    known = [name for name in sorted(names & sys.modules.keys()) if not is_installed(name)]
+    return [module for name in known if isinstance(module := sys.modules[name], ModuleType)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _imports(code: CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
+    """Return what code imports: the number of leading dots, the name, and what comes after ``import``."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _PREFIXES]
+    found = [
+        (steps[place - 2].argval, step.argval, steps[place - 1].argval or ())
+        for place, step in enumerate(steps)
+        if step.opname == "IMPORT_NAME"
+    ]
+    inner = [value for value in code.co_consts if isinstance(value, CodeType)]
+    return [*found, *(each for part in inner for each in _imports(part))]
+
+
+# Steps that only widen another's number, or leave room in the code.
+_PREFIXES = ("EXTENDED_ARG", "CACHE", "NOP")
+
+
+def strings_in(code: CodeType) -> set[str]:
+    """Return the texts in code, and in functions defined in it."""
+    found = {value for value in code.co_consts if isinstance(value, str)}
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            found |= strings_in(value)
+    return found
+
+
+def names_used(code: CodeType) -> set[str]:
+    """Return the names that code uses, and functions defined in it."""
+    names = set(code.co_names)
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            names |= names_used(value)
+    return names
+
+
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+
+
+@functools.lru_cache(maxsize=4096)
+def globals_read(code: CodeType) -> tuple[str, ...]:
+    """Return the global variables that code reads, and functions defined in it."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in _READS}
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            names.update(globals_read(value))
+    return tuple(sorted(names))
