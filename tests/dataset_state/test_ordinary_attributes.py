@@ -16,6 +16,7 @@ import torch
 import foreload as fl
 from foreload.cache.fingerprint.dataset import fingerprint_of
 from foreload.dataset_state.copied import CopiedState
+from foreload.dataset_state.installed import is_installed
 from tests.programs import python
 
 
@@ -199,11 +200,46 @@ def test_a_users_part_of_an_installed_package_is_the_users(
         (tmp_path / folder / "namespace").mkdir(parents=True)
         (tmp_path / folder / "namespace" / f"{name}.py").write_text(MODULE)
         monkeypatch.syspath_prepend(tmp_path / folder)
+    (record := tmp_path / "site-packages" / "util-1.0.dist-info").mkdir()
+    (record / "RECORD").write_text("namespace/util.py,,\n")
     for name, changed in (("train", "STATE"), ("util", None)):
         dataset = importlib.import_module(f"namespace.{name}").Appends()
         state = CopiedState(dataset)
         dataset[0]
         assert state.changed_by_loading() == changed
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"RECORD": "own_part/__init__.py,,", "direct_url.json": "{}", "INSTALLER": "pip"},
+        {"top_level.txt": "own_part", "direct_url.json": "{}", "INSTALLER": "pip"},
+    ],
+    ids=["copied there", "from a folder", "by an older tool"],
+)
+def test_a_package_of_ones_own_is_looked_at_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: dict[str, str]
+) -> None:
+    for name in ("own_part", "library"):
+        (tmp_path / "site-packages" / name).mkdir(parents=True)
+        (tmp_path / "site-packages" / name / "__init__.py").write_text(MODULE)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "site-packages" / "library-2.0.dist-info").mkdir()
+    (tmp_path / "site-packages" / "library-2.0.dist-info" / "RECORD").write_text("library/__init__.py,,")
+    if record:
+        (tmp_path / "site-packages" / "part-1.0.dist-info").mkdir()
+    for name, text in record.items():
+        (tmp_path / "site-packages" / "part-1.0.dist-info" / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    is_installed.cache_clear()
+    for name, changed in (("own_part", "STATE"), ("library", None)):
+        dataset = importlib.import_module(name).Appends()
+        state = CopiedState(dataset)
+        dataset[0]
+        assert state.changed_by_loading() == changed
+        monkeypatch.delitem(sys.modules, name)
+    is_installed.cache_clear()
 
 
 PROGRAM = """

@@ -41,6 +41,7 @@ from foreload.dataset_state.looks.libraries import MEMOS_OF_PANDAS, columns_of, 
 from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
 from foreload.dataset_state.looks.numbers import Numbers
 from foreload.dataset_state.names import globals_read, modules_used, names_used, set_in_builtins
+from foreload.dataset_state.outputs import Outputs
 from foreload.dataset_state.program.state import ProgramState
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.settings import Settings
@@ -108,6 +109,7 @@ class CopiedState:
         self._reads_environment = False
         self._note()
         self._settings = Settings(with_environment=self._reads_environment)
+        self._outputs = Outputs()
 
     def __reduce__(self) -> Any:
         """Let a process that gets copies of the parts look at these."""
@@ -183,9 +185,9 @@ class CopiedState:
         return all(may_fill(name, value, self._fills) for name, value in made)
 
     def _apart(self) -> str | None:
-        """Return the name of a generator that has been drawn from, or of a setting."""
+        """Return the name of a generator that has been drawn from, of a setting, or of what has been written."""
         drawn = (name for name, value, before in self._generators if digest(value) != before)
-        return next(drawn, None) or self._settings.changed()
+        return next(drawn, None) or self._settings.changed() or self._outputs.changed()
 
     def _watch(self, name: str, value: Any) -> None:
         if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -252,8 +254,8 @@ class CopiedState:
     def _watch_attributes(self, value: Any) -> None:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
-            self._looks.append(Attributes(type(value).__name__, own))
             memos: tuple[str, ...] = MEMOS_OF_PANDAS if is_of_pandas(value) else ()
+            self._looks.append(Attributes(type(value).__name__, own, memos))
             if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
                 memos, rules = ("_tokenizer",), rules_of(tokenizer)
                 self._add("_tokenizer", lambda: rules_of(tokenizer) == rules)

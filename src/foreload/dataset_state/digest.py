@@ -24,7 +24,7 @@ from foreload.checks import optional
 from foreload.dataset_state.handles import is_iterator, is_open
 from foreload.dataset_state.kept import LRU_CACHE
 from foreload.dataset_state.settings import Settings
-from foreload.dataset_state.walk import CONTAINERS, PLAIN, generators, leaves, value_of, walk
+from foreload.dataset_state.walk import CONTAINERS, MOST_VALUES, PLAIN, generators, leaves, value_of, walk
 from foreload.datasets.mapped_files import mapping_of_large
 
 __all__ = ["CHANGES", "StateWatch", "changed", "checksum", "contents", "digest", "made_of", "snapshot"]
@@ -50,8 +50,12 @@ _NUMBER: Any = ctypes.c_int.__base__
 NOTHING = ("value", None)
 
 
-def snapshot(dataset: Any) -> dict[str, Any]:
+def snapshot(dataset: Any, most: int = MOST_VALUES) -> dict[str, Any]:
     """Return the values that a dataset holds, and the global variables that its methods use, by name.
+
+    Args:
+        dataset: of any class.
+        most: the most values that are looked at.
 
     >>> class Counter:
     ...     calls = 0
@@ -63,7 +67,7 @@ def snapshot(dataset: Any) -> dict[str, Any]:
     >>> changed(before, snapshot(counter))
     'calls'
     """
-    return {name: digest(value) for name, value in walk(dataset)}
+    return {name: digest(value) for name, value in walk(dataset, None, most)}
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:

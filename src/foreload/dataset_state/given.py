@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from foreload._torch import address_of, base_of, storage_uses, uses_of
-from foreload.checks import module_of, optional
+from foreload.checks import module_of, optional, package_of
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.memory import Owner, chain, is_foreign, object_under, owner_of
 from foreload.dataset_state.walk import slots_of
@@ -221,7 +221,8 @@ class _Parts:
             return True
         part = self.all[key]  # (a reference that would count)
         is_used = isinstance(part, torch.Tensor) and uses_of(part) > 1 + views
-        return is_used or weakref.getweakrefcount(part) > 0
+        # (Those to objects of pandas are of its own, which so knows who shares a column.)
+        return is_used or (weakref.getweakrefcount(part) > 0 and package_of(type(part)) != "pandas")
 
     def is_shared(self, place: int) -> bool:
         """Whether something else lies in the memory of tensors, or holds it."""

@@ -1,4 +1,4 @@
-"""What functions have kept that return the same again, as those of ``functools.lru_cache`` do."""
+"""Functions that keep what they return, as those of ``functools.lru_cache`` do."""
 
 from __future__ import annotations
 

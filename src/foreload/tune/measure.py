@@ -209,10 +209,8 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     watch, positions = StateWatch(*work.watched), Positions()
-    state = next(map(_OPEN.format, filter(None, map(find_open_file, work.watched))), "")
-    state = state or next(map(UNTOLD.format, filter(None, map(find_sealed, work.watched))), "")
     held = CopiedState(*work.watched)
-    state = state or held.untold or ""
+    state = _why_not_copied(work.watched, held)
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return
@@ -264,6 +262,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         by_processes = isinstance(name, tuple) and name[0] == "processes"
         # No trial worker looks at its copy of the dataset or at its batches, nor does the loop at the dataset.
         yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
+
+
+def _why_not_copied(parts: tuple[Any, ...], held: CopiedState) -> str:
+    open_file = next(map(_OPEN.format, filter(None, map(find_open_file, parts))), "")
+    return open_file or next(map(UNTOLD.format, filter(None, map(find_sealed, parts))), "") or held.untold or ""
 
 
 def _make(work: Workload) -> Iterator[tuple[Any, Any]]:

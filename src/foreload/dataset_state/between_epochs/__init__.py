@@ -1,1 +1,1 @@
-"""What a script sets between epochs in a dataset, its classes and modules."""
+"""The values that a script sets between epochs in a dataset, its classes and modules."""

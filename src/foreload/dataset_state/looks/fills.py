@@ -1,4 +1,4 @@
-"""What a dataset makes when it is first needed, which each copy of it makes for itself.
+"""Values that a dataset makes when they are first needed, and that each copy of it makes for itself.
 
 A file that is opened then is its own in each process. All else must be the same whichever sample is the first, or
 copies of the dataset would go on from different values.
@@ -7,7 +7,7 @@ copies of the dataset would go on from different values.
 from __future__ import annotations
 
 import hashlib
-import sys
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,10 +15,9 @@ import numpy as np
 import torch
 
 from foreload.cache.fingerprint.content import ContentPickler
-from foreload.checks import package_of
 from foreload.dataset_state.digest import checksum, digest
 from foreload.dataset_state.handles import handle_kind
-from foreload.dataset_state.sealed import is_sealed
+from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 
 __all__ = ["Fills", "contents_of", "may_fill"]
 
@@ -53,18 +52,13 @@ def may_fill(name: str, value: Any, fills: Fills) -> bool:
 
 
 def _is_opened(value: Any) -> bool:
-    """Whether each process opens it: a file, a connection, or another library's decoder.
-
-    What Python's own keep count of, such as a compressor, depends on the samples before.
-    """
-    if handle_kind(value):
-        return True
-    return is_sealed(value) and package_of(type(value)) not in sys.stdlib_module_names
+    """Whether each process opens it: a file, a connection, or another library's decoder."""
+    return bool(handle_kind(value)) or (is_sealed(value) and not is_made_of_samples(value))
 
 
 def _content_of(value: Any) -> bytes:
-    if digest(value)[0] == "generator":  # which each draw from it changes
-        return id(value).to_bytes(16, "little")
+    if digest(value)[0] == "generator" or is_made_of_samples(value):  # which each use of it changes
+        return os.urandom(16)
     known = hashlib.blake2b(digest_size=16)
     try:
         _Pickler(known).dump(value)
@@ -80,8 +74,8 @@ class _Pickler(ContentPickler):
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is np.ndarray and not thing.dtype.hasobject:
             return str, (repr((thing.dtype, thing.shape)), checksum(thing))  # files that are mapped, in part
-        if isinstance(thing, torch.Generator):
-            return int, (id(thing),)
+        if isinstance(thing, torch.Generator) or is_made_of_samples(thing):
+            return bytes, (os.urandom(16),)
         return super().reducer_override(thing)
 
 

@@ -69,10 +69,10 @@ class Value:
 
 
 class Attributes:
-    """A look at the attributes of an object."""
+    """A look at the attributes of an object, all but some."""
 
-    def __init__(self, name: str, own: dict[str, Any]) -> None:
-        self.name, self._own = name, own
+    def __init__(self, name: str, own: dict[str, Any], but: tuple[str, ...] = ()) -> None:
+        self.name, self._own, self._but = name, own, but
         self.renew()
 
     def renew(self) -> None:
@@ -90,7 +90,7 @@ class Attributes:
 
     def _pairs(self) -> Iterator[tuple[str, Any, Any]]:
         before = dict(zip(self._names, self._values, strict=True))
-        for name in before | self._own:
+        for name in [name for name in before | self._own if name not in self._but]:
             yield name, before.get(name, MISSING), self._own.get(name, MISSING)
 
 

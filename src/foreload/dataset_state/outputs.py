@@ -1,0 +1,80 @@
+"""Objects of a program that take what its code prints, logs or warns of, and keep it in memory."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from foreload.checks import module_of, optional
+from foreload.dataset_state.digest import contents, snapshot
+from foreload.dataset_state.handles import handle_kind
+from foreload.dataset_state.installed import is_installed
+
+__all__ = ["Outputs"]
+
+# Why a process would not do: what it writes there, the loop would not have.
+_NAMES = "what samples print", "what samples log", "what samples warn of"
+
+
+class Outputs:
+    """A look at what has been written where only this process has it: not at terminals and files.
+
+    >>> kept = io.StringIO(); before, sys.stdout = sys.stdout, kept
+    >>> outputs = Outputs(); print("loaded"); changed = outputs.changed()
+    >>> sys.stdout = before; changed
+    'what samples print'
+    """
+
+    def __init__(self) -> None:
+        self._present = list(_present())
+        self._before = [present() for _, present in self._present]
+
+    def changed(self) -> str | None:
+        """Return what has been written since; None if nothing has."""
+        pairs = zip(self._present, self._before, strict=True)
+        return next((name for (name, present), before in pairs if present() != before), None)
+
+
+def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield what returns all that has been written until then, with the name of that."""
+    for stream in (sys.stdout, sys.stderr):
+        if not _is_file(stream):
+            yield _NAMES[0], lambda stream=stream: _written(stream)  # type: ignore[misc]
+    loggers = [logging.root, *(each for each in logging.root.manager.loggerDict.values())]
+    for handler in {id(each): each for logger in loggers for each in optional(logger, "handlers") or ()}.values():
+        stream = optional(handler, "stream")
+        if not (isinstance(handler, logging.NullHandler) or (stream is not None and _is_file(stream))):
+            yield _NAMES[1], lambda handler=handler: _held(handler)  # type: ignore[misc]
+    # (Within warnings.catch_warnings(record=True), this is the method of a list.)
+    shows = optional(warnings, "_showwarnmsg_impl"), warnings.showwarning
+    for kept in (optional(show, "__self__") for show in shows):
+        if isinstance(kept, list):
+            yield _NAMES[2], lambda kept=kept: len(kept)  # type: ignore[misc]
+
+
+def _is_file(stream: Any) -> bool:
+    if stream is None or handle_kind(stream) == "":
+        return stream is None
+    return not isinstance(optional(stream, "buffer"), io.BytesIO)
+
+
+def _written(stream: Any) -> Any:
+    with suppress(Exception):  # whatever a stream of the user's raises
+        if isinstance(stream, io.StringIO):
+            return contents(stream)
+        if isinstance(optional(stream, "buffer"), io.BytesIO):
+            stream.flush()
+            return contents(stream.buffer)
+        return None if is_installed(module_of(type(stream))) else _held(stream)
+    return None
+
+
+def _held(value: Any) -> Any:
+    with suppress(Exception):  # whatever an object of the user's raises
+        return snapshot(value, 256)
+    return None
