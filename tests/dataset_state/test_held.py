@@ -196,6 +196,10 @@ GIVEN: dict[str, Callable[[Holder], Any]] = {
 }
 
 MADE: dict[str, Callable[[Holder], Any]] = {
+    "a number that is none": lambda holder: [float("nan"), torch.tensor(np.nan).item()],
+    "halves": lambda holder: torch.arange(4.0).chunk(2),
+    "a view of new bytes": lambda holder: np.frombuffer(bytes(range(8)), np.uint8)[2:],
+    "a repeated number": lambda holder: np.broadcast_to(np.arange(3.0).copy(), (2, 3)),
     "a record": lambda holder: dict(holder.record),
     "a tuple": lambda holder: (dict(holder.record), 1),
     "a row": lambda holder: holder.rows[1].clone(),

@@ -306,6 +306,8 @@ def _is_settled(value: Any, depth: int = 4) -> bool:
             and kind.__dictoffset__ == 0
             and all(_is_atom(part) or _is_settled(part, depth - 1) for part in gc.get_referents(value))
         )
+    if kind is float:
+        return bool(value == value)
     if kind is slice:
         return all(map(_is_atom, gc.get_referents(value)))
     if isinstance(value, (logging.Logger, np.ufunc)) or _is_of_pandas(kind, _CONSTANTS_OF_PANDAS):
