@@ -80,7 +80,7 @@ MADE: dict[str, Callable[[Holder], Any]] = {
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_it_is_found(name: str, tmp_path: pathlib.Path) -> None:
+def test_a_reference_out_of_sight_is_found(name: str, tmp_path: pathlib.Path) -> None:
     holder = Holder(tmp_path)
     assert find_held([GIVEN[name](holder)])
 

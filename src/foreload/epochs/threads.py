@@ -86,13 +86,14 @@ class ThreadEpoch(Epoch):
         self._held.warn()
         # The caller still holds the previous batch, whose memory the last batch ahead could use. But a sampler of
         # the user's may draw from the loop's generators, so it is asked when torch does it.
-        is_left = self._spec.draws_at_once and not self._order.is_array
+        is_left = self._spec.draws_at_once and (not self._order.is_array or self._order.is_users_draw)
         self._fill(depth if is_left else max(1, depth - 1), ahead=True)
         return *self._numbers.pop(batch.job), batch.take
 
     def _fill(self, depth: int, *, ahead: bool = False) -> None:
         while len(self._making) < depth and not self._exhausted:
-            if (self._making or ahead) and not self._order.may_draw_ahead:
+            is_seen = self._spec.draws_at_once and self._order.is_users_draw
+            if (self._making or ahead) and not (is_seen or self._order.may_draw_ahead):
                 return
             was_torn, self._is_torn = self._is_torn, True
             self._submit_next()
@@ -106,6 +107,8 @@ class ThreadEpoch(Epoch):
             return
         except Exception as error:
             self._exhausted = True
+            if self._spec.draws_at_once:
+                raise  # early, as torch does
             self._fail(error, self._order.num_drawn)
             return
         samples = self._samples_of(indices)

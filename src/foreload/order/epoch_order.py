@@ -193,11 +193,16 @@ class EpochOrder(Iterator[Any]):
         """Whether the next batch may be drawn before the loop requests it.
 
         Not if that would draw from a generator of the user's, which is then as torch leaves it without workers,
-        also after a loop that was left early, and with any number of workers.
+        also after a loop that was left early.
         """
         if self._lookahead is not None:
             return self._lookahead.is_allowed
-        return self.ready > 0 or not (isinstance(self._batches, ArrayBatches) and self._batches.shared)
+        return self.ready > 0 or not self.is_users_draw
+
+    @property
+    def is_users_draw(self) -> bool:
+        """Whether the order is drawn from a generator of the user's, who may read it or draw from it too."""
+        return isinstance(self._batches, ArrayBatches) and self._batches.shared
 
     def __len__(self) -> int:
         """Return the number of batches, if the sampler knows it."""

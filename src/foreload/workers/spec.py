@@ -32,7 +32,7 @@ def check_workers(workers: Any, num_workers: Any, multiprocessing_context: Any) 
     if isinstance(num_workers, str):
         if num_workers != "auto":
             raise ValueError(f"num_workers must be an int or 'auto', got {num_workers!r}")
-    elif isinstance(num_workers, bool) or not hasattr(num_workers, "__index__"):
+    elif not hasattr(num_workers, "__index__"):
         raise TypeError(f"num_workers must be an int or 'auto', got {num_workers!r}")
     kind: Workers = workers
     return kind
