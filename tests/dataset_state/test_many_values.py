@@ -7,6 +7,7 @@ import contextvars
 import functools
 import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -242,6 +243,10 @@ def test_a_worker_may_only_make_what_is_known() -> None:
     state = CopiedState(dataset, fills=fills)
     with open(__file__) as file:
         dataset.made = file
+        assert state.changed_by_loading() is None
+        dataset = Reads(made=None)
+        state = CopiedState(dataset, fills=fills)
+        dataset.made = os.getpid()  # which tells a process that it has to open files of its own
         assert state.changed_by_loading() is None
         dataset.made = None
         assert state.changed_by_loading() is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable
+from collections.abc import Collection
 from itertools import chain, repeat
 from operator import is_
 from types import MappingProxyType
@@ -18,25 +18,28 @@ __all__ = ["Contents", "Kept", "Records", "are_settled"]
 _SHORT = 2_000
 
 # The most bytes that records may take, and the version of the format, in which equal ones are written alike.
-_MOST_BYTES, _FORMAT = 1 << 24, 2
+_MOST_BYTES, _FORMAT = 1 << 26, 2
 
 _ATOMS: frozenset[type] = frozenset({int, float, complex, bool, str, bytes, type(None)})
-_FROZEN = (tuple, frozenset)
+_FROZEN: frozenset[type] = frozenset({tuple, frozenset})
 
 
-def are_settled(values: Iterable[Any]) -> bool:
+def are_settled(values: Collection[Any]) -> bool:
     """Whether values are numbers and texts, and tuples of such, which nobody can change.
 
     >>> are_settled([1, "a", (2, ("b", None))]), are_settled([(1, [2])])
     (True, False)
     """
-    while True:
-        kinds = set(map(type, values))
-        if kinds <= _ATOMS:
-            return True
+    kinds = set(map(type, values))
+    while not kinds <= _ATOMS:
         if not kinds <= _ATOMS.union(_FROZEN):
             return False
-        values = list(chain.from_iterable(value for value in values if type(value) in _FROZEN))
+        if not kinds <= _FROZEN:
+            values = [value for value in values if type(value) in _FROZEN]
+        kinds = set(map(type, chain.from_iterable(values)))  # (Most often, these are no tuples.)
+        if not kinds <= _ATOMS:
+            values = list(chain.from_iterable(values))
+    return True
 
 
 class Contents:
