@@ -52,7 +52,7 @@ def may_fill(name: str, value: Any, fills: Fills) -> bool:
 
 
 def _is_opened(value: Any) -> bool:
-    """Whether each process opens it: a file, a connection, or another library's decoder; or tells which one did."""
+    """Whether each process opens it (a file, a connection, another library's decoder), or tells which one did."""
     if type(value) is int and value == os.getpid():
         return True
     return bool(handle_kind(value)) or (is_sealed(value) and not is_made_of_samples(value))
