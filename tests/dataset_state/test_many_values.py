@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import builtins
 import contextvars
+import datetime
+import enum
 import functools
-import io
-import logging
-import os
-import sys
-import warnings
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas
 import pytest
 import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
-import foreload as fl
 from foreload.dataset_state.copied import CopiedState
+from foreload.dataset_state.kept import kept_values
 
 VARIABLE: contextvars.ContextVar[dict[str, int]] = contextvars.ContextVar("VARIABLE", default={"n": 0})
 
@@ -56,7 +54,21 @@ def _set(holder: Any, place: Any, value: Any) -> None:
     holder[place] = value
 
 
-Record = dict[str, Any]
+def _within(number: int) -> list[Any]:
+    own: list[Any] = [number]
+    own.append(own)
+    return own
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Colour(enum.Enum):
+    red = 1
+
+
 MANY: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "records": ([{"seen": 0, "box": [1, 2]} for _ in range(500)], lambda many: _set(many[480], "seen", 1)),
     "lists in records": (
@@ -86,6 +98,21 @@ MANY: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         torch.ones(100_003, dtype=torch.bfloat16),
         lambda many: _set(many.data, 54_321, 2),
     ),
+    "a list in one of many arrays of objects": (
+        [np.array([{"n": n}, None], object) for n in range(100)],
+        lambda many: many[80][0].update(n=1),
+    ),
+    "a list in place of one that is equal": (
+        [{"part": [1]} for _ in range(100)],
+        lambda many: _set(many[80], "part", many[81]["part"]),
+    ),
+    "names in place of others": (
+        [{"a": 1, "b": 1} for _ in range(100)],
+        lambda many: many[80].update(c=many[80].pop("a")),
+    ),
+    "a set among many": ([{1, 2} for _ in range(100)], lambda many: many[80].add(3)),
+    "a list in a tuple among many": ([(n, [n]) for n in range(100)], lambda many: many[80][1].append(1)),
+    "a list within itself": ([_within(n) for n in range(100)], lambda many: many[80].append(1)),
     "a record": (np.zeros(2, [("n", "i8")])[1], lambda many: _set(many, "n", 1)),
 }
 
@@ -135,6 +162,33 @@ def test_too_many_objects_cannot_be_told_of() -> None:
     assert "more than 10,000 objects" in str(state.untold)
 
 
+def test_what_nobody_can_change_may_be_many() -> None:
+    many = [
+        {"on": datetime.date(2020, 1, 1 + n % 28), "at": Path(str(n)), "is": Colour.red} for n in range(12_000)
+    ]
+    assert CopiedState(Reads(many=many, of=[np.float32(n) for n in range(12_000)])).untold is None
+
+
+def test_looking_at_many_files_reads_none_of_them(tmp_path: Path) -> None:
+    np.lib.format.open_memmap(tmp_path / "zeros.npy", "w+", np.uint8, (1 << 26,)).flush()
+    many = [np.load(tmp_path / "zeros.npy", mmap_mode="r") for _ in range(80)]
+    tracemalloc.start()
+    try:
+        state = CopiedState(Reads(many=many))
+        assert state.changed() is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_function_that_has_kept_nothing_keeps_nothing() -> None:
+    for keep in (functools.cache, functools.lru_cache(maxsize=8)):
+        function = keep(lambda value: [value])
+        assert kept_values(function) == []
+        function(1), function("a")
+        assert kept_values(function) == [[1], ["a"]]
+
+
 def test_a_function_may_keep_anything() -> None:
     """Also classes, dictionaries and nothing."""
     for keep in (functools.cache, functools.lru_cache(maxsize=8)):
@@ -148,105 +202,3 @@ def test_a_function_may_keep_anything() -> None:
         state = CopiedState(Reads(kept=kept))
         kept(3)["a"]["b"] = 1
         assert state.changed() is not None
-
-
-WRITES: dict[str, Callable[[], Any]] = {
-    "what samples print": lambda: print("loaded"),
-    "what samples log": lambda: logging.getLogger("samples").warning("loaded"),
-    "what samples warn of": lambda: warnings.warn("loaded", stacklevel=1),
-}
-
-
-class Counting(logging.Handler):
-    """Counts what is logged."""
-
-    seen = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen += 1
-
-
-@pytest.mark.parametrize("name", WRITES)
-def test_what_loading_writes_where_only_the_loop_has_it_is_noticed(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    monkeypatch.setattr(logging.getLogger("samples"), "handlers", [Counting()])
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        state = CopiedState(Reads())
-        assert state.changed_by_loading() is None
-        WRITES[name]()
-        assert state.changed() is None  # which the loop itself may do
-        assert state.changed_by_loading() == name
-
-
-class Lazy(Dataset[Any]):
-    """Makes something when the first sample is loaded, which takes some time."""
-
-    def __init__(self, make: Callable[[int], Any]) -> None:
-        self.make, self.made = make, None
-
-    def __len__(self) -> int:
-        return 96
-
-    def __getitem__(self, index: int) -> Any:
-        if self.made is None:
-            self.made = self.make(index)
-        torch.sin(torch.ones(200_000))
-        return index, str(self.made) if isinstance(self.made, str) else float(torch.as_tensor(self.made).sum())
-
-
-def _chosen(dataset: Any) -> tuple[list[Any], str]:
-    loader = fl.DataLoader(dataset, batch_size=8, collate_fn=list)
-    return list(loader), loader.stats()["workers"]["why"]
-
-
-MADE_BY_THE_FIRST: dict[str, Callable[[int], Any]] = {
-    "a tensor": lambda index: torch.full((2,), float(index)),
-    "an array": lambda index: np.full(2, index),
-    "a number of NumPy": np.float32,
-    "a text": lambda index: f"first {index}",
-    "a tuple": lambda index: (index, 0),
-    "a list": lambda index: [index, 1],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MADE_BY_THE_FIRST)
-def test_what_the_first_sample_makes_is_that_of_the_first_sample(name: str) -> None:
-    make = MADE_BY_THE_FIRST[name]
-    batches, why = _chosen(Lazy(make))
-    assert batches == list(TorchDataLoader(Lazy(make), batch_size=8, collate_fn=list))
-    assert "by the sample that is the first" in why or "an epoch" in why
-
-
-@pytest.mark.slow
-def test_what_any_sample_makes_may_be_made_in_each_process() -> None:
-    make = lambda index: torch.arange(5.0)
-    batches, why = _chosen(Lazy(make))
-    assert batches == list(TorchDataLoader(Lazy(make), batch_size=8, collate_fn=list))
-    assert "is needed" not in why
-    assert "is first needed" not in why
-
-
-def test_a_worker_may_only_make_what_is_known() -> None:
-    known = CopiedState(dataset := Reads(made=None))
-    dataset.made = torch.arange(3)
-    fills = known.made()
-    for value, is_known in ((torch.arange(3), True), (torch.arange(1, 4), False), (3, False), (open, False)):
-        dataset = Reads(made=None)
-        state = CopiedState(dataset, fills=fills)
-        dataset.made = value
-        assert (state.changed_by_loading() is None) is is_known
-    dataset = Reads(made=None)
-    state = CopiedState(dataset, fills=fills)
-    with open(__file__) as file:
-        dataset.made = file
-        assert state.changed_by_loading() is None
-        dataset = Reads(made=None)
-        state = CopiedState(dataset, fills=fills)
-        dataset.made = os.getpid()  # which tells a process that it has to open files of its own
-        assert state.changed_by_loading() is None
-        dataset.made = None
-        assert state.changed_by_loading() is not None

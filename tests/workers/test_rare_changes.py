@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -145,10 +146,9 @@ def test_what_is_made_when_it_is_first_needed_is_no_change(choose: Callable[[int
 
     class Lazy(Rare):
         def __getitem__(self, index: int) -> Any:
-            self.file = self.file or object()
+            self.file = self.file or sqlite3.connect(":memory:")
             if index % 8 == 7:
-                self.handles[index // 24] = self.handles[index // 24] or object()
-            self.__dict__.setdefault("other", [1, 2])
+                self.handles[index // 24] = self.handles[index // 24] or sqlite3.connect(":memory:")
             return super().__getitem__(index)
 
     loader = fl.DataLoader(Lazy("nothing"), batch_size=4, sampler=[i for i in range(48) if i != RARE])

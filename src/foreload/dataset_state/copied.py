@@ -12,7 +12,6 @@ import weakref
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from operator import is_
@@ -45,7 +44,15 @@ from foreload.dataset_state.outputs import Outputs
 from foreload.dataset_state.program.state import ProgramState
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.settings import Settings
-from foreload.dataset_state.walk import PYTHONS, generators, is_of_user, slots_of, value_of, variables_of
+from foreload.dataset_state.walk import (
+    generators,
+    is_of_user,
+    is_pythons,
+    is_settled,
+    slots_of,
+    value_of,
+    variables_of,
+)
 
 __all__ = ["CopiedState"]
 
@@ -176,7 +183,7 @@ class CopiedState:
                 for look in changed:
                     look.renew()
                 self._follow()
-                self._by_loading = self._apart()
+                self._by_loading = self._apart() or self.untold
             else:
                 self._by_loading = name
         return self._by_loading
@@ -265,8 +272,7 @@ class CopiedState:
         self._watch_attributes(value)
         if isinstance(value, BaseException):
             self._watch_slot(value, "args")
-        slots = [slot for kind in type(value).__mro__ for slot in slots_of(kind)]
-        for slot in slots:
+        for slot in [slot for kind in type(value).__mro__ for slot in slots_of(kind)]:
             self._watch_slot(value, slot)
         if columns := columns_of(value):
             self._add(name, lambda: len(now := columns_of(value)) == len(columns) and all(map(is_, now, columns)))
@@ -284,20 +290,18 @@ class CopiedState:
     def _watch_container(self, name: str, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
             self._looks.append(Contents(name, value))
-        if isinstance(value, (dict, MappingProxyType)):
-            self._watch_inner(name, [*value.values(), *value])
-        else:
-            self._watch_inner(name, list(value))
+        is_mapping = isinstance(value, (dict, MappingProxyType))
+        self._watch_inner(name, [*value.values(), *value] if is_mapping else list(value))
 
     def _watch_inner(self, name: str, inside: list[Any]) -> None:
         """Watch what a container holds, as a whole if that is much and only of Python's own."""
         if are_settled(inside):
             return
-        held = [part for part in inside if not isinstance(part, _PLAIN)]
+        held = [part for part in inside if type(part) not in _PLAIN]
         if len(held) > _MOST_INNER:
-            with suppress(ValueError):
-                self._looks.append(Records(name, held))
-                return
+            records = Records(name, held)
+            self._looks.append(records)
+            held = [part for part in records.others if not is_settled(part)]
         self._left += ((name, part) for part in held)
 
     def _watch_class(self, kind: type) -> None:
@@ -307,7 +311,7 @@ class CopiedState:
         self._left.append((type(kind).__name__, type(kind)))
         self._watch_names(
             own,
-            [key for key in own if key not in PYTHONS],
+            [key for key in own if not is_pythons(key)],
         )
         for member in own.values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", None)
@@ -319,7 +323,7 @@ class CopiedState:
             return
         self._left += ((name, value) for value in (function.__defaults__, function.__kwdefaults__, vars(function)))
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self._watch_cell(variable, cell)
+            self._add_value(variable, partial(optional, cell, "cell_contents"))
         self._reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         known = function.__globals__
         read = globals_read(function.__code__)
@@ -327,9 +331,6 @@ class CopiedState:
         self._watch_names(vars(builtins), set_in_builtins(each for each in read if each not in known))
         for module in modules_used(function):
             self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())
-
-    def _watch_cell(self, variable: str, cell: Any) -> None:
-        self._add_value(variable, lambda: optional(cell, "cell_contents"))
 
 
 def _in_other_process(parts: tuple[Any, ...], fills: Fills, program: ProgramState) -> CopiedState:

@@ -115,6 +115,7 @@ class _Parts:
         references: to each of them, from the others.
         bases: of those, the tensors that others are views of, and how many are.
         storages: the memory of tensors, and how many of them lie in it, by its place in torch.
+        weak: by what they refer to, the weak references among the parts.
         untold: why it cannot be told by references whether others share a part; None: it can.
     """
 
@@ -124,6 +125,7 @@ class _Parts:
         self.references: dict[int, int] = {}
         self.bases: dict[int, int] = {}
         self.storages: dict[int, tuple[torch.UntypedStorage, int]] = {}
+        self.weak: dict[int, set[int]] = {}
         self.untold: str | None = None
         self._is_lent = is_lent
         self._followed: set[int] = set()  # arrays of which it has been counted that they refer to their bases
@@ -143,6 +145,8 @@ class _Parts:
                     self._judge(part, waiting)
             if isinstance(value, torch.Tensor):
                 self._add_tensor(value, waiting)
+            elif isinstance(value, weakref.ref):
+                self.weak.setdefault(id(value()), set()).add(id(value))
             elif isinstance(value, torch.UntypedStorage):
                 self._add_storage(value, 0, waiting)
             elif isinstance(value, (np.ndarray, np.void, memoryview)):
@@ -222,7 +226,8 @@ class _Parts:
         part = self.all[key]  # (a reference that would count)
         is_used = isinstance(part, torch.Tensor) and uses_of(part) > 1 + views
         # (Those to objects of pandas are of its own, which so knows who shares a column.)
-        return is_used or (weakref.getweakrefcount(part) > 0 and package_of(type(part)) != "pandas")
+        weak = weakref.getweakrefcount(part) - len(self.weak.get(key, ()))
+        return is_used or (weak > 0 and package_of(type(part)) != "pandas")
 
     def is_shared(self, place: int) -> bool:
         """Whether something else lies in the memory of tensors, or holds it."""

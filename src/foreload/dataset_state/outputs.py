@@ -12,7 +12,6 @@ from typing import Any
 
 from foreload.checks import module_of, optional
 from foreload.dataset_state.digest import contents, snapshot
-from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.installed import is_installed
 
 __all__ = ["Outputs"]
@@ -48,8 +47,10 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
     loggers = [logging.root, *(each for each in logging.root.manager.loggerDict.values())]
     for handler in {id(each): each for logger in loggers for each in optional(logger, "handlers") or ()}.values():
         stream = optional(handler, "stream")
-        if not (isinstance(handler, logging.NullHandler) or (stream is not None and _is_file(stream))):
-            yield _NAMES[1], lambda handler=handler: _held(handler)  # type: ignore[misc]
+        is_elsewhere = isinstance(handler, (logging.NullHandler, logging.FileHandler))
+        if not (is_elsewhere or (stream is not None and _is_file(stream))):
+            kept = handler, stream
+            yield _NAMES[1], lambda kept=kept: (_held(kept[0]), _written(kept[1]))  # type: ignore[misc]
     # (Within warnings.catch_warnings(record=True), this is the method of a list.)
     shows = optional(warnings, "_showwarnmsg_impl"), warnings.showwarning
     for kept in (optional(show, "__self__") for show in shows):
@@ -58,9 +59,14 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def _is_file(stream: Any) -> bool:
-    if stream is None or handle_kind(stream) == "":
-        return stream is None
-    return not isinstance(optional(stream, "buffer"), io.BytesIO)
+    """Whether a stream ends outside this process, or of a library's it cannot be told."""
+    if stream is None:
+        return True
+    with suppress(Exception):  # it has none
+        stream.fileno()
+        return True
+    in_memory = isinstance(stream, io.StringIO) or isinstance(optional(stream, "buffer"), io.BytesIO)
+    return not in_memory and is_installed(module_of(type(stream)))
 
 
 def _written(stream: Any) -> Any:
@@ -70,11 +76,11 @@ def _written(stream: Any) -> Any:
         if isinstance(optional(stream, "buffer"), io.BytesIO):
             stream.flush()
             return contents(stream.buffer)
-        return None if is_installed(module_of(type(stream))) else _held(stream)
+        return _held(stream)
     return None
 
 
 def _held(value: Any) -> Any:
     with suppress(Exception):  # whatever an object of the user's raises
-        return snapshot(value, 256)
+        return snapshot(vars(value), 256)  # (A stream itself would count as an open file.)
     return None

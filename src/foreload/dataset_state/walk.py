@@ -22,15 +22,17 @@ from foreload.dataset_state.handles import is_iterator, is_open
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.kept import LRU_CACHE, kept_values
 from foreload.dataset_state.names import modules_used, names_used, set_in_builtins
+from foreload.nested.constants import is_constant
 
 __all__ = [
     "CONTAINERS",
     "MOST_VALUES",
     "PLAIN",
-    "PYTHONS",
     "find_open_file",
     "generators",
     "is_of_user",
+    "is_pythons",
+    "is_settled",
     "leaves",
     "slots_of",
     "value_of",
@@ -45,19 +47,15 @@ MOST_VALUES = 20_000
 # remembers what it was subscripted with, by whatever is imported.
 _BASES = ("torch", "typing", "builtins", "abc", "collections")
 
-# Attributes that Python, dataclasses and typing give to classes.
-PYTHONS = {
+# Attributes that Python, dataclasses and typing give to classes, and the beginnings of those of other libraries.
+_PYTHONS = {
     *("__module__", "__doc__", "__qualname__", "__annotations__", "__annotate__", "__annotate_func__", "__dict__"),
     *("__annotations_cache__", "__weakref__", "__slots__", "__static_attributes__", "__firstlineno__"),
     *("__orig_bases__", "__parameters__", "__type_params__", "__abstractmethods__", "__match_args__", "__hash__"),
-    *(
-        "__dataclass_fields__",
-        "__dataclass_params__",
-        "__final__",
-        "__classcell__",
-        "__non_callable_proto_members__",
-    ),
+    *("__dataclass_fields__", "__dataclass_params__", "__final__", "__classcell__", "__slotnames__"),
+    "__non_callable_proto_members__",
 }
+_BEGINNINGS = ("_abc_", "__pydantic_", "__attrs_")
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 CONTAINERS = (list, dict, set, tuple, frozenset, deque)
@@ -206,15 +204,26 @@ def is_of_user(owner: Any) -> bool:
     )
 
 
+def is_settled(value: Any) -> bool:
+    """Whether an object has nothing that can be set, and nobody can change what it is."""
+    kind: Any = type(value)
+    return kind.__dictoffset__ == 0 and not is_of_user(value) and is_constant(value)
+
+
+def is_pythons(name: str) -> bool:
+    """Whether an attribute of a class is none of the user's, by its name."""
+    return name in _PYTHONS or name.startswith(_BEGINNINGS)
+
+
 def _values_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a class that its instances share."""
+    is_library = is_installed(module_of(kind))
     for name, value in vars(kind).items():
-        if not tells_class(value) or (
-            is_installed(module_of(kind)) and not isinstance(value, (*PLAIN, list, dict, set))
-        ):
+        if not tells_class(value) or (is_library and not isinstance(value, (*PLAIN, list, dict, set))):
             continue
         is_code = isinstance(value, (FunctionType, property, classmethod, staticmethod, type))
-        if not (is_code or hasattr(type(value), "__get__") or name in PYTHONS or name.startswith("_abc_")):
+        is_own = not (is_pythons(name) or (is_library and name.startswith("__")))
+        if is_own and not (is_code or hasattr(type(value), "__get__")):
             yield name, value
 
 

@@ -62,7 +62,7 @@ _IS_ESTIMATED, _IS_PURE, _FILLS = "is estimated", "is pure", "fills"
 
 # Why copies of a dataset might load other samples.
 _OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
-_MADE = "loading sets {!r} when it is first needed, by the sample that is the first"
+_MADE = "loading sets {!r} when it is first needed: {}"
 
 # In epochs shorter than this, only what is not clear is tried.
 _LONG_EPOCH_SECONDS = 4.0
@@ -128,13 +128,16 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     if measured.state or not measured.fills:
         return measured
     # (What the first fork has made there, it cannot make again.)
-    others = _in_fork(work, _make).fills
-    fills = {name: made for name, made in measured.fills.items() if others.get(name) == made}
-    differing = min(others.keys() & measured.fills.keys() - fills.keys(), default=None)
-    if differing is None:
+    other = _in_fork(work, _make)
+    fills = {name: made for name, made in measured.fills.items() if other.fills.get(name) == made}
+    differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
+    if differing is None and not other.trouble:
         return replace(measured, fills=fills)
+    why = _MADE.format(
+        differing or min(measured.fills), other.trouble or "it differs with the sample that is the first"
+    )
     rates = {candidate: rate for candidate, rate in measured.rates.items() if candidate[0] == "threads"}
-    return replace(measured, fills={}, rates=rates, state=_MADE.format(differing), is_pure=False)
+    return replace(measured, fills={}, rates=rates, state=why, is_pure=False)
 
 
 def _in_fork(work: Workload, measure: _Measure) -> Measurement:

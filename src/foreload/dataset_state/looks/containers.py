@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Collection
 from itertools import chain, repeat
 from operator import is_
@@ -17,11 +16,9 @@ __all__ = ["Contents", "Kept", "Records", "are_settled"]
 # Larger containers are compared with less care for what is equal, but of another type.
 _SHORT = 2_000
 
-# The most bytes that records may take, and the version of the format, in which equal ones are written alike.
-_MOST_BYTES, _FORMAT = 1 << 26, 2
-
 _ATOMS: frozenset[type] = frozenset({int, float, complex, bool, str, bytes, type(None)})
 _FROZEN: frozenset[type] = frozenset({tuple, frozenset})
+_PYTHONS_OWN = _FROZEN | {list, dict, set}
 
 
 def are_settled(values: Collection[Any]) -> bool:
@@ -57,7 +54,7 @@ class Contents:
         if isinstance(value, set):
             return (set(value),)
         if isinstance(value, (dict, MappingProxyType)):
-            return list(value), list(value.values())
+            return (list(value), list(value.values()))
         return (list(value),)
 
     def changed(self) -> str | None:
@@ -89,14 +86,15 @@ def _are_items(values: Any, before: Any) -> bool:
 
 
 class Records:
-    """A look at many containers of plain values, and of such containers, as a whole.
+    """A look at many containers at once, and at those within them.
 
     Args:
         name: of what holds them.
-        records: the containers.
+        records: the containers, and whatever lies beside them.
 
-    Raises:
-        ValueError: they hold other values too, or are too many.
+    Attributes:
+        others: what else there is in them, each object once: all that is neither a number nor a text, nor a list,
+            dict, set or tuple of Python's own.
 
     >>> records = [{"box": [1, 2]}, {"box": [3, 4]}]
     >>> look = Records("records", records)
@@ -106,19 +104,36 @@ class Records:
 
     def __init__(self, name: str, records: list[Any]) -> None:
         self.name, self._records = name, records
-        some = records[:: max(1, len(records) // 16)]
-        if len(marshal.dumps(some, _FORMAT)) / len(some) * len(records) > _MOST_BYTES:
-            raise ValueError("they take too long to compare")
         self.renew()
 
     def renew(self) -> None:
-        self._before = marshal.dumps(self._records, _FORMAT)
+        self._views: list[Collection[Any]] = []
+        self._sets: list[set[Any]] = []
+        others: dict[int, Any] = {}
+        seen: set[int] = set()
+        left = [value for value in self._records if type(value) not in _ATOMS]
+        while left:
+            new = [value for value in left if id(value) not in seen]
+            seen.update(map(id, new))
+            lists = [value for value in new if type(value) is list]
+            dicts = [value for value in new if type(value) is dict]
+            sets = [value for value in new if type(value) is set]
+            tuples = [value for value in new if type(value) in _FROZEN]
+            others |= {id(value): value for value in new if type(value) not in _PYTHONS_OWN}
+            self._views += (*lists, *dicts, *map(dict.values, dicts))
+            self._sets += sets
+            inside = chain.from_iterable((*lists, *sets, *tuples, *dicts, *map(dict.values, dicts)))
+            left = [value for value in inside if type(value) not in _ATOMS]
+        self.others = list(others.values())
+        self._sizes, self._values = list(map(len, self._views)), list(chain.from_iterable(self._views))
+        self._members = [set(value) for value in self._sets]
 
     def changed(self) -> str | None:
-        try:
-            return None if marshal.dumps(self._records, _FORMAT) == self._before else self.name
-        except ValueError:  # there are other values now
+        if list(map(len, self._views)) != self._sizes or self._sets != self._members:
             return self.name
+        if all(map(is_, chain.from_iterable(self._views), self._values)):
+            return None
+        return None if all(map(is_same, chain.from_iterable(self._views), self._values)) else self.name
 
     def made(self) -> None:
         return None

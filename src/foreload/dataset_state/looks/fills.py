@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 
 __all__ = ["Fills", "contents_of", "may_fill"]
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 # By name, hashes of what has been made there.
 Fills = Mapping[str, frozenset[bytes]]
@@ -64,21 +68,35 @@ def _content_of(value: Any) -> bytes:
     known = hashlib.blake2b(digest_size=16)
     try:
         _Pickler(known).dump(value)
-    except Exception as error:  # whatever pickling a user's object raises
-        return f"{type(error).__name__} {type(value)}".encode()
+    except Exception:  # whatever pickling a user's object raises
+        return os.urandom(16)
     return known.digest()
 
 
 class _Pickler(ContentPickler):
+    """What nothing is known of is like nothing else."""
+
     def __init__(self, known: Any) -> None:
         super().__init__(_Written(known), protocol=5, buffer_callback=lambda part: known.update(part.raw()))
+
+    def persistent_id(self, thing: Any) -> Any:
+        if type(thing) in (set, frozenset):
+            return type(thing).__name__, sorted(map(_content_of, thing))
+        return None
 
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is np.ndarray and not thing.dtype.hasobject:
             return str, (repr((thing.dtype, thing.shape)), checksum(thing))  # files that are mapped, in part
+        if isinstance(thing, (MappingProxyType, memoryview)):
+            return str, ("view",), dict(thing) if isinstance(thing, MappingProxyType) else thing.tobytes()
         if isinstance(thing, torch.Generator) or is_made_of_samples(thing):
             return bytes, (os.urandom(16),)
         return super().reducer_override(thing)
+
+    def of_failed(self, thing: Any, error: Exception) -> Any:
+        if _is_opened(thing) or isinstance(thing, _LOCKS):
+            return super().of_failed(thing, error)
+        return bytes, (os.urandom(16),)
 
 
 class _Written:

@@ -1,0 +1,74 @@
+"""Outputs that only the loop's process has are watched: what samples print, log and warn of there."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foreload.dataset_state.copied import CopiedState
+
+WRITES: dict[str, Callable[[], Any]] = {
+    "what samples print": lambda: print("loaded"),
+    "what samples log": lambda: logging.getLogger("samples").warning("loaded"),
+    "what samples warn of": lambda: warnings.warn("loaded", stacklevel=1),
+}
+
+
+class Counting(logging.Handler):
+    """Counts what is logged."""
+
+    seen = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen += 1
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_loading_writes_where_only_the_loop_has_it_is_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(logging.getLogger("samples"), "handlers", [Counting()])
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        state = CopiedState([])
+        assert state.changed_by_loading() is None
+        WRITES[name]()
+        assert state.changed() is None  # which the loop itself may do
+        assert state.changed_by_loading() == name
+
+
+class Lines(io.TextIOBase):
+    """Keeps the lines that it gets."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.lines.append(text)
+        return len(text)
+
+
+def test_a_stream_of_ones_own_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Lines())
+    state = CopiedState([])
+    assert state.changed_by_loading() is None
+    print("loaded")
+    assert state.changed_by_loading() == "what samples print"
+
+
+def test_a_log_that_is_opened_late_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = logging.FileHandler(tmp_path / "log", delay=True)
+    monkeypatch.setattr(logging.getLogger("samples"), "handlers", [handler])
+    monkeypatch.setattr(logging.getLogger("samples"), "propagate", False)  # to pytest's
+    state = CopiedState([])
+    logging.getLogger("samples").warning("loaded")
+    assert state.changed_by_loading() is None
+    handler.close()
