@@ -1,4 +1,4 @@
-"""Values that a dataset makes when they are first needed may be made by its copies if they are the same for all."""
+"""Values that a dataset makes when they are first needed may be made by its copies if they are always the same."""
 
 from __future__ import annotations
 
