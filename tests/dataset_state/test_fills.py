@@ -6,7 +6,9 @@ import hashlib
 import os
 import re
 import threading
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,8 @@ from torch.utils.data import Dataset
 import foreload as fl
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.looks.fills import contents_of
+
+PLACE = 0, "made", 0
 
 
 class Reads:
@@ -89,7 +93,7 @@ UNKNOWN: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_nothing_is_known_of_is_like_nothing_else(name: str) -> None:
     make = UNKNOWN[name]
-    one, other = contents_of([("made", make())]), contents_of([("made", make())])
+    one, other = contents_of([(PLACE, make())]), contents_of([(PLACE, make())])
     assert one != other
 
 
@@ -99,6 +103,10 @@ SAME: dict[str, Callable[[int], Any]] = {
     "a set": lambda number: {"a", "b", number},
     "objects in a set": lambda number: {SimpleHash(number), SimpleHash(7)},
     "a lock": lambda number: [threading.Lock(), number],
+    "a tensor": lambda number: torch.tensor([number, 1]),
+    "a tensor that NumPy lacks": lambda number: torch.tensor([number, 1], dtype=torch.bfloat16),
+    "an array of objects": lambda number: np.array([number, "a"], object),
+    "numbers of a column": lambda number: np.array([[number, 1], [2, 3]])[:, 0],
 }
 
 
@@ -112,8 +120,59 @@ class SimpleHash:
 @pytest.mark.parametrize("name", SAME)
 def test_what_is_made_is_compared_by_its_content(name: str) -> None:
     make = SAME[name]
-    assert contents_of([("made", make(1))]) == contents_of([("made", make(1))])
-    assert contents_of([("made", make(1))]) != contents_of([("made", make(2))])
+    assert contents_of([(PLACE, make(1))]) == contents_of([(PLACE, make(1))])
+    assert contents_of([(PLACE, make(1))]) != contents_of([(PLACE, make(2))])
+
+
+def test_a_file_that_is_mapped_is_not_read(tmp_path: Path) -> None:
+    np.lib.format.open_memmap(tmp_path / "zeros.npy", "w+", np.uint8, (1 << 26,)).flush()
+    opened = np.load(tmp_path / "zeros.npy", mmap_mode="r")
+    tracemalloc.start()
+    try:
+        whole, half = contents_of([(PLACE, opened)]), contents_of([(PLACE, opened[: 1 << 25])])
+        assert contents_of([(PLACE, np.asarray(opened))])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+    assert whole != half
+
+
+def test_places_of_one_name_are_told_apart() -> None:
+    dataset = Reads(parts=[Reads(first=None), Reads(first=None)], held=[None, None])
+    state = CopiedState(dataset)
+    dataset.parts[0].first, dataset.parts[1].first, dataset.held[1] = (0, 1), (1, 0), (2, 3)
+    fills = state.made()
+    for first, second, held, is_known in (
+        ((0, 1), (1, 0), [None, (2, 3)], True),
+        ((1, 0), (0, 1), [None, (2, 3)], False),
+        ((0, 1), (1, 0), [(2, 3), None], False),
+    ):
+        dataset = Reads(parts=[Reads(first=None), Reads(first=None)], held=[None, None])
+        state = CopiedState(dataset, fills=fills)
+        dataset.parts[0].first, dataset.parts[1].first, dataset.held[:] = first, second, held
+        assert (state.changed_by_loading() is None) is is_known
+
+
+class Sized(Dataset[Any]):
+    """Takes its size from the first sample that it loads; one sample is of another size than all others."""
+
+    size: int | None = None
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> Any:
+        if self.size is None:
+            self.size = 7 if index == 40 else 5
+        torch.sin(torch.ones(200_000))
+        return index, self.size
+
+
+@pytest.mark.slow
+def test_the_calling_thread_goes_on_with_what_the_first_sample_makes() -> None:
+    """Worker processes make it anew, and one of them by the odd sample."""
+    batches, _ = _chosen(Sized())
+    assert batches == list(TorchDataLoader(Sized(), batch_size=8, collate_fn=list))
 
 
 def test_a_worker_may_not_make_what_it_cannot_watch() -> None:

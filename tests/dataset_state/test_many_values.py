@@ -7,6 +7,7 @@ import contextvars
 import datetime
 import enum
 import functools
+import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,10 @@ MANY: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "numbers by name": ({str(n): n for n in range(150_000)}, lambda many: _set(many, "123457", 0)),
     "names": ({str(n) for n in range(150_000)}, lambda many: (many.remove("123457"), many.add("a"))),
     "an array of numbers": (np.zeros(1_000_003), lambda many: _set(many, 123_457, 1)),
+    "a column of an array": (np.zeros((50_000, 2))[:, 0], lambda many: _set(many, 12_347, 1)),
+    "an array in Fortran's order": (np.asfortranarray(np.zeros((500, 50))), lambda many: _set(many, (7, 7), 1)),
+    "a column of a tensor": (torch.zeros(50_000, 2).T[1].numpy(), lambda many: _set(many, 12_347, 1)),
+    "a number of another type": ([1] * 30_000, lambda many: _set(many, 12_347, 1.0)),
     "an array of odd size": (np.zeros(1_000_003, np.uint8), lambda many: _set(many, 1_000_002, 1)),
     "a tensor of a dtype that NumPy lacks": (
         torch.ones(100_003, dtype=torch.bfloat16),
@@ -154,6 +159,66 @@ def test_a_change_elsewhere_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) 
     state = CopiedState(dataset)
     assert state.changed() is None
     ELSEWHERE[name](monkeypatch)
+    assert state.changed() is not None
+
+
+class Base:
+    scale = 1
+
+
+class Derived(Base):
+    pass
+
+
+NEW: dict[str, Callable[[Any, pytest.MonkeyPatch], Any]] = {
+    "an attribute that hides that of a base": lambda dataset, patch: patch.setattr(Derived, "scale", 2),
+    "an attribute of a base": lambda dataset, patch: patch.setattr(Base, "scale", 2),
+    "a name that hides a builtin": lambda dataset, patch: patch.setitem(globals(), "len", lambda _: 3),
+    "a new global variable": lambda dataset, patch: patch.setitem(globals(), "NEW_ONE", 3),
+    "other attributes": lambda dataset, patch: setattr(dataset, "__dict__", {"kept": dataset.kept, "many": 2}),
+    "what a library's function has given": lambda dataset, patch: dataset.kept('{"n": 0}').update(n=1),
+    "a cache that was emptied": lambda dataset, patch: (dataset.kept.cache_clear(), dataset.kept('{"n": 0}')),
+}
+
+
+class Uses(Reads):
+    """Uses what a change makes new."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return len([NEW_ONE])  # type: ignore[name-defined]
+        except NameError:
+            return Derived.scale
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_what_is_new_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Uses(kept=functools.cache(json.loads), many=1)
+    dataset.kept('{"n": 0}')
+    state = CopiedState(dataset)
+    assert state.changed() is None
+    NEW[name](dataset, monkeypatch)
+    assert state.changed() is not None
+
+
+def test_looking_at_a_tensor_leaves_it_as_it_was() -> None:
+    tensors = [torch.zeros(4), torch.zeros(4, dtype=torch.bfloat16)]
+    state = CopiedState(Reads(tensors=tensors))
+    assert state.changed() is None
+    for tensor in tensors:
+        tensor.resize_(10)
+    assert state.changed() is not None
+    torch.cat([torch.ones(20)], out=tensors[0])
+    tensors[0].untyped_storage().resize_(0)
+    assert state.changed() is not None
+
+
+def test_a_container_that_all_records_share_is_looked_at_once() -> None:
+    shared = list(range(10_000))
+    many = [{"n": n, "names": shared, "pair": (shared, n)} for n in range(10_000)]
+    state = CopiedState(Reads(many=many, pairs=[(tuple(shared), (n,)) for n in range(1_000)]))
+    assert state.changed() is None
+    shared[5_000] = -1
     assert state.changed() is not None
 
 

@@ -213,8 +213,8 @@ def test_a_users_part_of_an_installed_package_is_the_users(
     "record",
     [
         {},
-        {"RECORD": "own_part/__init__.py,,", "direct_url.json": "{}", "INSTALLER": "pip"},
-        {"top_level.txt": "own_part", "direct_url.json": "{}", "INSTALLER": "pip"},
+        {"RECORD": "own_part/__init__.py,,", "direct_url.json": '{"dir_info": {}}', "INSTALLER": "pip"},
+        {"top_level.txt": "own_part", "direct_url.json": '{"dir_info": {}}', "INSTALLER": "pip"},
     ],
     ids=["copied there", "from a folder", "by an older tool"],
 )
@@ -227,6 +227,7 @@ def test_a_package_of_ones_own_is_looked_at_where_it_is_installed(
         monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "site-packages" / "library-2.0.dist-info").mkdir()
     (tmp_path / "site-packages" / "library-2.0.dist-info" / "RECORD").write_text("library/__init__.py,,")
+    (tmp_path / "site-packages" / "library-2.0.dist-info" / "direct_url.json").write_text('{"archive_info": {}}')
     if record:
         (tmp_path / "site-packages" / "part-1.0.dist-info").mkdir()
     for name, text in record.items():

@@ -33,9 +33,9 @@ from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.kept import LRU_CACHE, kept_values
+from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
 from foreload.dataset_state.looks.containers import Contents, Kept, Records, are_settled
-from foreload.dataset_state.looks.fills import Fills, contents_of, may_fill
+from foreload.dataset_state.looks.fills import Fills, Place, contents_of, may_fill
 from foreload.dataset_state.looks.libraries import MEMOS_OF_PANDAS, columns_of, is_of_pandas, rules_of
 from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
 from foreload.dataset_state.looks.numbers import Numbers
@@ -107,7 +107,7 @@ class CopiedState:
 
     def __init__(self, *parts: Any, fills: Fills | None = None) -> None:
         self._parts = parts
-        self._fills: Fills = fills or {}
+        self.fills: Fills = fills or {}
         self.untold: str | None = None
         self.differs: str | None = None
         self._program: ProgramState | None = None  # is the same for all that are sent at once
@@ -121,7 +121,7 @@ class CopiedState:
     def __reduce__(self) -> Any:
         """Let a process that gets copies of the parts look at these."""
         self._program = self._program or ProgramState(*self._parts)
-        return _in_other_process, (self._parts, self._fills, self._program)
+        return _in_other_process, (self._parts, self.fills, self._program)
 
     def sent(self) -> None:
         """Follow tensors that sending them has moved to memory that processes share.
@@ -163,8 +163,12 @@ class CopiedState:
 
     def made(self) -> Fills:
         """Return what has been made since where nothing was, but for what each process opens for itself."""
-        changed = [look for look in self._looks if look.changed() is not None]
-        return contents_of(pair for look in changed for pair in look.made() or ())
+        made = (self._made(number) for number, look in enumerate(self._looks) if look.changed() is not None)
+        return contents_of(pair for each in made for pair in each or ())
+
+    def _made(self, number: int) -> list[tuple[Place, Any]] | None:
+        made = self._looks[number].made()
+        return None if made is None else [((number, *place), value) for place, value in made]
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing.
@@ -176,20 +180,20 @@ class CopiedState:
         if is_first:  # what a worker sets before it loads, and what libraries set when they are first used
             self._settings = Settings(with_environment=self._reads_environment)
         if self._by_loading is None and (name := self._changed() or self._apart()) is not None:
-            changed = [look for look in self._looks if look.changed() is not None]
-            made = [look.made() for look in changed]
+            changed = [number for number, look in enumerate(self._looks) if look.changed() is not None]
+            made = [self._made(number) for number in changed]
             if changed and all(each is not None and self._may_be_made(each) for each in made):
-                self._left += (pair for each in made for pair in each or ())
-                for look in changed:
-                    look.renew()
+                self._left += ((place[1], value) for each in made for place, value in each or ())
+                for number in changed:
+                    self._looks[number].renew()
                 self._follow()
                 self._by_loading = self._apart() or self.untold
             else:
                 self._by_loading = name
         return self._by_loading
 
-    def _may_be_made(self, made: list[tuple[str, Any]]) -> bool:
-        return all(may_fill(name, value, self._fills) for name, value in made)
+    def _may_be_made(self, made: list[tuple[Place, Any]]) -> bool:
+        return all(may_fill(place, value, self.fills) for place, value in made)
 
     def _apart(self) -> str | None:
         """Return the name of a generator that has been drawn from, of a setting, or of what has been written."""
@@ -217,7 +221,7 @@ class CopiedState:
             record = value.tobytes()
             self._add(name, lambda: value.tobytes() == record)
         elif isinstance(value, LRU_CACHE):
-            if not is_installed(module_of(value)):
+            if not is_of_library(value):
                 self._looks.append(Kept(name, value))
                 self._left += ((name, part) for part in (value.__wrapped__, *kept_values(value)))
         elif isinstance(value, ContextVar):
@@ -262,7 +266,7 @@ class CopiedState:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
             memos: tuple[str, ...] = MEMOS_OF_PANDAS if is_of_pandas(value) else ()
-            self._looks.append(Attributes(type(value).__name__, own, memos))
+            self._looks.append(Attributes(type(value).__name__, value, memos.__contains__))
             if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
                 memos, rules = ("_tokenizer",), rules_of(tokenizer)
                 self._add("_tokenizer", lambda: rules_of(tokenizer) == rules)
@@ -271,16 +275,13 @@ class CopiedState:
     def _watch_object(self, name: str, value: Any) -> None:
         self._watch_attributes(value)
         if isinstance(value, BaseException):
-            self._watch_slot(value, "args")
+            self._add_value("args", partial(getattr, value, "args", MISSING))
         for slot in [slot for kind in type(value).__mro__ for slot in slots_of(kind)]:
-            self._watch_slot(value, slot)
+            self._add_value(slot, partial(getattr, value, slot, MISSING))
         if columns := columns_of(value):
             self._add(name, lambda: len(now := columns_of(value)) == len(columns) and all(map(is_, now, columns)))
             self._left += ((name, part) for part in columns)
         self._left += ((kind.__name__, kind) for kind in type(value).__mro__[:-1])
-
-    def _watch_slot(self, value: Any, slot: str) -> None:
-        self._add_value(slot, lambda: getattr(value, slot, MISSING))
 
     def _watch_names(self, own: Mapping[str, Any], names: Iterable[str]) -> None:
         """Watch some variables of a module, or attributes of a class."""
@@ -308,11 +309,10 @@ class CopiedState:
         if is_installed(module_of(kind)):
             return
         own = vars(kind)
-        self._left.append((type(kind).__name__, type(kind)))
-        self._watch_names(
-            own,
-            [key for key in own if not is_pythons(key)],
-        )
+        self._looks.append(Attributes(kind.__name__, kind, is_pythons))
+        self._left += ((each.__name__, each) for each in (type(kind), *kind.__mro__[1:-1]))
+        inside = ((name, value) for name, value in own.items() if not is_pythons(name))
+        self._left += ((name, value) for name, value in inside if not issubclass(type(value), ModuleType))
         for member in own.values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", None)
             if isinstance(function, (FunctionType, LRU_CACHE)):
@@ -327,7 +327,7 @@ class CopiedState:
         self._reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         known = function.__globals__
         read = globals_read(function.__code__)
-        self._watch_names(known, [each for each in read if each in known])
+        self._watch_names(known, read)
         self._watch_names(vars(builtins), set_in_builtins(each for each in read if each not in known))
         for module in modules_used(function):
             self._watch_names(vars(module), names_used(function.__code__) & vars(module).keys())

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import functools
 import sys
+import sysconfig
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 from foreload.checks import optional
 
 __all__ = ["is_installed"]
 
-# The folders that packages are installed in. What Debian's packages are in is no user's.
+# The folders that packages are installed in, Debian's own in the second.
 _FOLDERS = ("site-packages", "dist-packages")
+
+# Where a package was installed from that is a folder or a repository, in the words of the standard for
+# ``direct_url.json``.
+_OWN = ('"dir_info"', '"vcs_info"')
 
 
 @functools.cache
@@ -24,9 +30,9 @@ def is_installed(module: str) -> bool:
     package = module.partition(".")[0]
     if package.startswith("_cython_"):  # which the types of compiled functions name
         return True
-    if package in sys.stdlib_module_names or package in ("foreload", "torch"):
-        return package != "__main__"
     top = sys.modules.get(package)
+    if package in ("foreload", "torch") or (package in sys.stdlib_module_names and _is_pythons(top)):
+        return package != "__main__"
     # (Of a package without an __init__.py, one part may be installed and another one the user's.)
     file = optional(top, "__file__") or optional(sys.modules.get(module), "__file__")
     found = [str(path) for path in ([file] if file else optional(top, "__path__") or ())]
@@ -36,13 +42,18 @@ def is_installed(module: str) -> bool:
 
 def _is_own(package: str, file: Path) -> bool:
     """Whether a package among the installed ones is somebody's own: see the standard for ``direct_url.json``."""
-    folder = next((parent for parent in file.parents if parent.name == _FOLDERS[0]), None)
-    if folder is None:
-        return False
+    folder = next(parent for parent in file.parents if parent.name in _FOLDERS)
     record = _records(folder).get(package)
-    if record is None:
-        return not _is_of_conda(folder)
-    return (record / "direct_url.json").exists() and _line(record / "INSTALLER") != "conda"
+    if record is None:  # (Debian's own packages need have none.)
+        return folder.name == _FOLDERS[0] and not _is_of_conda(folder)
+    origin = _text(record / "direct_url.json")
+    return any(kind in origin for kind in _OWN) and _text(record / "INSTALLER").strip() != "conda"
+
+
+def _is_pythons(module: ModuleType | None) -> bool:
+    """Whether a module of the name of one of Python's is that one."""
+    file = optional(module, "__file__")
+    return not isinstance(file, str) or Path(file).is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def _is_of_conda(folder: Path) -> bool:
@@ -67,7 +78,3 @@ def _text(file: Path) -> str:
     with suppress(OSError, UnicodeDecodeError):
         return file.read_text()
     return ""
-
-
-def _line(file: Path) -> str:
-    return _text(file).strip()

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 from typing import Any
 
-__all__ = ["LRU_CACHE", "kept_values"]
+from foreload.checks import module_of, optional
+from foreload.dataset_state.installed import is_installed
+
+__all__ = ["LRU_CACHE", "is_of_library", "kept_values"]
 
 # What functions become that keep what they have returned, which is nothing until they are first called.
 LRU_CACHE: Any = type(functools.lru_cache(len))
+
+
+def is_of_library(function: Any) -> bool:
+    """Whether such a function is an installed library's own, whose state is in no sample."""
+    module = module_of(function)
+    found: Any = sys.modules.get(module)
+    for name in str(optional(function, "__qualname__")).split("."):
+        found = optional(found, name)
+    return is_installed(module) and found is function
 
 
 def kept_values(function: Any) -> list[Any]:

@@ -50,7 +50,7 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
         is_elsewhere = isinstance(handler, (logging.NullHandler, logging.FileHandler))
         if not (is_elsewhere or (stream is not None and _is_file(stream))):
             kept = handler, stream
-            yield _NAMES[1], lambda kept=kept: (_held(kept[0]), _written(kept[1]))  # type: ignore[misc]
+            yield _NAMES[1], lambda kept=kept: (_kept(kept[0]), _written(kept[1]))  # type: ignore[misc]
     # (Within warnings.catch_warnings(record=True), this is the method of a list.)
     shows = optional(warnings, "_showwarnmsg_impl"), warnings.showwarning
     for kept in (optional(show, "__self__") for show in shows):
@@ -78,6 +78,14 @@ def _written(stream: Any) -> Any:
             return contents(stream.buffer)
         return _held(stream)
     return None
+
+
+def _kept(handler: Any) -> Any:
+    """Return what tells whether a handler has kept more; what else one of a library's sets does not matter."""
+    module = module_of(type(handler))
+    if module.partition(".")[0] == "logging" or not is_installed(module):
+        return _held(handler)
+    return [len(value) for value in vars(handler).values() if isinstance(value, list)]
 
 
 def _held(value: Any) -> Any:

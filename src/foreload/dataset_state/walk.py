@@ -20,7 +20,7 @@ import torch
 from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.handles import is_iterator, is_open
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.kept import LRU_CACHE, kept_values
+from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
 from foreload.dataset_state.names import modules_used, names_used, set_in_builtins
 from foreload.nested.constants import is_constant
 
@@ -126,7 +126,7 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))
     elif isinstance(value, LRU_CACHE):
-        kept = () if is_installed(module_of(value)) else enumerate(kept_values(value))
+        kept = () if is_of_library(value) else enumerate(kept_values(value))
         items = ((name, value.__wrapped__), *((f"{name}().{place}", inner) for place, inner in kept))
     elif isinstance(value, ContextVar):
         items = ((f"{name}.get()", value_of(value)),)

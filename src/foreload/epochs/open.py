@@ -182,7 +182,8 @@ def _process_epoch(
     # The loop may have given it other code.
     changed = replace(spec, batches=replace(spec.batches, is_pure=False))
     how["inline"] = lambda: _sample_assembly(changed, crew, buffers, 0)
-    return FollowingEpoch(spec, pool, held=held, comparison=crew.comparison, stand_down=crew.stand_down, **how)
+    how |= {"comparison": crew.comparison, "stand_down": crew.stand_down, "firsts": crew.firsts}
+    return FollowingEpoch(spec, pool, held=held, **how)
 
 
 def _open_on_ray(spec: EpochSpec, crew: Crew, workers: CrewSpec, buffers: Buffers) -> Epoch:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from foreload.dataset_state.looks.fills import Fills
 from foreload.options import WorkerKind
 
 __all__ = ["Choice"]
@@ -24,7 +24,7 @@ class Choice:
         is_pure: whether loading was seen to change nothing in the dataset.
         made_of: the objects that the dataset, and what is applied to its samples, were made of then.
         is_open: whether other workers might be chosen at another time or place.
-        fills: hashes, by name, of what loading makes where nothing was, whichever sample is the first.
+        fills: hashes of what loading makes where nothing was, whichever sample is the first.
     """
 
     kind: WorkerKind
@@ -35,4 +35,4 @@ class Choice:
     is_pure: bool = False
     made_of: dict[str, Any] = field(default_factory=dict, repr=False)
     is_open: bool = False
-    fills: Mapping[str, frozenset[bytes]] = field(default_factory=dict, repr=False)
+    fills: Fills = field(default_factory=dict, repr=False)

@@ -100,7 +100,7 @@ class Measurement:
         state: why copies of the dataset might load other samples; "": they do not.
         is_estimated: whether rates but that of the calling thread are estimates.
         is_pure: whether loading was seen to change nothing in the dataset.
-        fills: hashes, by name, of what loading makes in it where nothing was, whichever sample is the first.
+        fills: hashes of what loading makes in it where nothing was, whichever sample is the first.
     """
 
     rates: Rates

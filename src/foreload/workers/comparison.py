@@ -47,7 +47,7 @@ class Comparison:
     def __init__(self, alone: float, spans: Spans) -> None:
         self._alone, self._spans = alone, spans
         self._processes, self._thread = _Tally(), _Tally()
-        self.is_over = False
+        self.is_over = self._is_tried = False
 
     def add(self, samples: int, seconds: float, *, here: bool) -> None:
         """Count a batch that the loop waited for; not the first of an epoch, for which workers start."""
@@ -63,13 +63,17 @@ class Comparison:
             each = max(1 / self._alone, _sample_seconds(self._spans, processes))
             is_light = each * tally.samples < _MAX_BATCH_SECONDS * tally.batches
             if is_light and tally.rate < _SHARE / each:
+                self._is_tried = True
                 return True
         self._processes = _Tally()
         return False
 
     def decide(self) -> tuple[bool, str] | None:
-        """Return once whether the calling thread loads faster, and the reason; None: too early, or said before."""
-        if self.is_over or self._thread.batches < _MIN_BATCHES:
+        """Return once whether the calling thread loads faster, and the reason.
+
+        None: too early, or said before, or it loads for another reason than to be compared.
+        """
+        if self.is_over or not self._is_tried or self._thread.batches < _MIN_BATCHES:
             return None
         self.is_over = True
         here, there = self._thread.rate, self._processes.rate

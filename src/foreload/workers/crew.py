@@ -76,6 +76,7 @@ class Crew:
         tuner: tunes the threads within an epoch.
         pool: the persistent workers, if there are any.
         held: what their copies of the dataset are compared with, if it matters that they are copies.
+        firsts: the indices of the first batch that the loop got from them.
     """
 
     def __init__(self, recorder: Recorder, resized: weakref.WeakMethod[Callable[[int], None]]) -> None:
@@ -93,6 +94,7 @@ class Crew:
         self._pool_task: WorkerTask | None = None
         self._copies: list[Any] | None = None  # of an iterable dataset, for persistent threads
         self.held: Any = None
+        self.firsts: list[Any] = []
         self._stood_down: tuple[Choice, int] | None = None  # the choice that counts again after some epochs
 
     def kind(self, asked: Workers, count: int) -> WorkerKind:

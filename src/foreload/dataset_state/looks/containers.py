@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import chain, repeat
+from collections.abc import Collection, Iterator
+from itertools import chain, count, repeat
 from operator import is_
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from foreload.dataset_state.looks.look import is_same, made_of_pairs
 __all__ = ["Contents", "Kept", "Records", "are_settled"]
 
 # Larger containers are compared with less care for what is equal, but of another type.
-_SHORT = 2_000
+_SHORT = 100_000
 
 _ATOMS: frozenset[type] = frozenset({int, float, complex, bool, str, bytes, type(None)})
 _FROZEN: frozenset[type] = frozenset({tuple, frozenset})
@@ -34,8 +34,8 @@ def are_settled(values: Collection[Any]) -> bool:
         if not kinds <= _FROZEN:
             values = [value for value in values if type(value) in _FROZEN]
         kinds = set(map(type, chain.from_iterable(values)))  # (Most often, these are no tuples.)
-        if not kinds <= _ATOMS:
-            values = list(chain.from_iterable(values))
+        if not kinds <= _ATOMS:  # (Many may hold the same ones.)
+            values = list({id(value): value for value in chain.from_iterable(values)}.values())
     return True
 
 
@@ -65,12 +65,15 @@ class Contents:
             return None if _are_items(value, before[0]) else self.name
         return None if all(map(_are_items, self._items(), before)) else self.name
 
-    def made(self) -> list[tuple[str, Any]] | None:
+    def made(self) -> list[tuple[Any, Any]] | None:
         if len(self._value) != self._size or isinstance(self._value, set):
             return None
-        pairs = zip(self._items(), self._before, strict=True)
-        each = chain.from_iterable(zip(repeat(self.name), before, now, strict=False) for now, before in pairs)
-        return made_of_pairs(each)
+        before, now = (chain.from_iterable(items) for items in (self._before, self._items()))
+        return made_of_pairs(zip(_places(self.name), before, now, strict=False))
+
+
+def _places(name: str) -> Iterator[tuple[str, int]]:
+    return zip(repeat(name), count())
 
 
 def _are_items(values: Any, before: Any) -> bool:
@@ -113,7 +116,7 @@ class Records:
         seen: set[int] = set()
         left = [value for value in self._records if type(value) not in _ATOMS]
         while left:
-            new = [value for value in left if id(value) not in seen]
+            new = list({id(value): value for value in left if id(value) not in seen}.values())
             seen.update(map(id, new))
             lists = [value for value in new if type(value) is list]
             dicts = [value for value in new if type(value) is dict]
@@ -135,8 +138,10 @@ class Records:
             return None
         return None if all(map(is_same, chain.from_iterable(self._views), self._values)) else self.name
 
-    def made(self) -> None:
-        return None
+    def made(self) -> list[tuple[Any, Any]] | None:
+        if list(map(len, self._views)) != self._sizes or self._sets != self._members:
+            return None
+        return made_of_pairs(zip(_places(self.name), self._values, chain.from_iterable(self._views), strict=False))
 
 
 class Kept:
@@ -147,12 +152,11 @@ class Kept:
         self.renew()
 
     def renew(self) -> None:
-        self._before = self._function.cache_info()
+        self._before = kept_values(self._function)
 
     def changed(self) -> str | None:
-        _, misses, _, size = self._function.cache_info()
-        return None if (misses, size) == (self._before.misses, self._before.currsize) else self.name
+        kept, before = kept_values(self._function), self._before
+        return None if len(kept) == len(before) and all(map(is_, kept, before)) else self.name
 
-    def made(self) -> list[tuple[str, Any]] | None:
-        is_first = self._before.currsize == 0 < self._function.cache_info().currsize
-        return [(self.name, kept_values(self._function))] if is_first else None
+    def made(self) -> list[tuple[Any, Any]] | None:
+        return None if self._before else [((self.name, 0), kept_values(self._function))]

@@ -10,6 +10,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -19,40 +20,43 @@ import torch
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.digest import checksum, digest
 from foreload.dataset_state.handles import handle_kind
+from foreload.dataset_state.looks.numbers import memory_of, spread
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 
-__all__ = ["Fills", "contents_of", "may_fill"]
+__all__ = ["Fills", "Place", "contents_of", "may_fill"]
+
+# The numbers of a file that are read.
+_MOST_PLACES = 16
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
-# By name, hashes of what has been made there.
-Fills = Mapping[str, frozenset[bytes]]
+# A place in what is looked at: the number of the look, the name, and a number.
+Place = tuple[int, str, int]
+# Hashes of what has been made, by the place.
+Fills = Mapping[Place, bytes]
 
 
-def contents_of(made: Iterable[tuple[str, Any]]) -> Fills:
-    """Return hashes of what has been made, by name, but for what each process opens for itself.
+def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
+    """Return hashes of what has been made, but for what each process opens for itself.
 
-    >>> contents_of([("size", 3)]) == contents_of([("size", 3)])
+    >>> place = 0, "size", 0
+    >>> contents_of([(place, 3)]) == contents_of([(place, 3)])
     True
-    >>> contents_of([("size", 3)]) == contents_of([("size", 4)])
+    >>> contents_of([(place, 3)]) == contents_of([(place, 4)])
     False
     """
-    found: dict[str, frozenset[bytes]] = {}
-    for name, value in made:
-        if not _is_opened(value):
-            found[name] = found.get(name, frozenset()) | {_content_of(value)}
-    return found
+    return {place: _content_of(value) for place, value in made if not _is_opened(value)}
 
 
-def may_fill(name: str, value: Any, fills: Fills) -> bool:
+def may_fill(place: Place, value: Any, fills: Fills) -> bool:
     """Whether a value may take the place of nothing.
 
     Args:
-        name: the name of its place.
+        place: where.
         value: it.
         fills: what is known to be made there, whichever sample is the first.
     """
-    return _is_opened(value) or (name in fills and _content_of(value) in fills[name])
+    return _is_opened(value) or (place in fills and _content_of(value) == fills[place])
 
 
 def _is_opened(value: Any) -> bool:
@@ -85,18 +89,31 @@ class _Pickler(ContentPickler):
         return None
 
     def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, np.memmap):
+            return str, (repr((str(thing.filename), thing.offset, thing.dtype, thing.shape, thing.strides)),)
         if type(thing) is np.ndarray and not thing.dtype.hasobject:
-            return str, (repr((thing.dtype, thing.shape)), checksum(thing))  # files that are mapped, in part
+            return str, (_of_numbers(thing),)
         if isinstance(thing, (MappingProxyType, memoryview)):
             return str, ("view",), dict(thing) if isinstance(thing, MappingProxyType) else thing.tobytes()
         if isinstance(thing, torch.Generator) or is_made_of_samples(thing):
             return bytes, (os.urandom(16),)
         return super().reducer_override(thing)
 
+    def of_tensor(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        with suppress(TypeError, RuntimeError):  # of a device, or a dtype that NumPy does not have
+            return (_of_numbers(memory_of(tensor)),)
+        return super().of_tensor(tensor)
+
     def of_failed(self, thing: Any, error: Exception) -> Any:
         if _is_opened(thing) or isinstance(thing, _LOCKS):
             return super().of_failed(thing, error)
         return bytes, (os.urandom(16),)
+
+
+def _of_numbers(array: Any) -> str:
+    """Return what tells numbers from others; of many, and those in files that are mapped, by some of them."""
+    some = array[np.unravel_index(spread(array.size, _MOST_PLACES), array.shape)] if array.size else array
+    return repr((array.dtype, array.shape, checksum(array), some.tobytes()))
 
 
 class _Written:

@@ -28,8 +28,8 @@ class Look(Protocol):
     def changed(self) -> str | None:
         """Return the name of what is not the same as before; None if all is."""
 
-    def made(self) -> list[tuple[str, Any]] | None:
-        """Return what has been made where nothing was, by name; None if something else has been changed."""
+    def made(self) -> list[tuple[Any, Any]] | None:
+        """Return what has been made where nothing was, by name and number; None if more has been changed."""
 
     def renew(self) -> None:
         """Compare with what is there now from here on."""
@@ -61,47 +61,54 @@ class Value:
     def changed(self) -> str | None:
         return None if is_same(self._get(), self.before) else self.name
 
-    def made(self) -> list[tuple[str, Any]] | None:
-        return made_of_pairs([(self.name, self.before, self._get())])
+    def made(self) -> list[tuple[Any, Any]] | None:
+        return made_of_pairs([((self.name, 0), self.before, self._get())])
 
     def renew(self) -> None:
         self.before = self._get()
 
 
 class Attributes:
-    """A look at the attributes of an object, all but some."""
+    """A look at the attributes of an object or a class, all but some.
 
-    def __init__(self, name: str, own: dict[str, Any], but: tuple[str, ...] = ()) -> None:
-        self.name, self._own, self._but = name, own, but
+    Args:
+        name: of what has them.
+        holder: what has them.
+        is_left_out: whether an attribute does not count, by its name.
+    """
+
+    def __init__(self, name: str, holder: Any, is_left_out: Callable[[str], bool]) -> None:
+        self.name, self._holder, self._is_left_out = name, holder, is_left_out
         self.renew()
 
     def renew(self) -> None:
+        self._own: Any = vars(self._holder)
         self._names, self._values = list(self._own), list(self._own.values())
 
     def changed(self) -> str | None:
         """Return the name of an attribute that is not the same as before; None if all are."""
-        own = self._own
+        own = self._own = vars(self._holder)
         if list(own) == self._names and all(map(is_, own.values(), self._values)):
             return None
         return next((name for name, before, value in self._pairs() if not is_same(value, before)), None)
 
-    def made(self) -> list[tuple[str, Any]] | None:
-        return made_of_pairs(self._pairs())
+    def made(self) -> list[tuple[Any, Any]] | None:
+        return made_of_pairs(((name, 0), before, value) for name, before, value in self._pairs())
 
     def _pairs(self) -> Iterator[tuple[str, Any, Any]]:
         before = dict(zip(self._names, self._values, strict=True))
-        for name in [name for name in before | self._own if name not in self._but]:
+        for name in [name for name in {**before, **self._own} if not self._is_left_out(name)]:
             yield name, before.get(name, MISSING), self._own.get(name, MISSING)
 
 
-def made_of_pairs(pairs: Any) -> list[tuple[str, Any]] | None:
-    """Return what has been made, of names, values before and values now; None if one has been changed."""
+def made_of_pairs(pairs: Any) -> list[tuple[Any, Any]] | None:
+    """Return what has been made, of places, values before and values now; None if one has been changed."""
     made = []
     for name, before, value in pairs:
         if not is_same(value, before):
             if not (before is None or before is MISSING) or value is MISSING:
                 return None
-            made.append((str(name), value))
+            made.append((name, value))
     return made
 
 

@@ -13,9 +13,8 @@ from foreload._torch import tensor_version
 from foreload.checks import Array
 from foreload.dataset_state.looks.look import IsSame, is_same
 from foreload.datasets.mapped_files import mapping_of_large
-from foreload.nested import bytes_of
 
-__all__ = ["Numbers", "numbers_of"]
+__all__ = ["Numbers", "memory_of", "numbers_of", "spread"]
 
 # Numbers that take so many bytes are compared as a whole; of more, those at so many places, or in a file.
 _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 1 << 24, 1_024, 16
@@ -66,9 +65,9 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
         version, place = tensor_version(value), _place(value)
         yield lambda: bool(tensor_version(value) == version and _place(value) == place)
         try:
-            numbers = value.detach().numpy()
-        except (TypeError, RuntimeError):  # of a device, or a layout or dtype that NumPy does not have
-            numbers = _bytes_of(value)
+            numbers = memory_of(value)
+        except (TypeError, RuntimeError):  # of a device, or a layout without memory of its own
+            return
     if not numbers.size:
         return
     if numbers.dtype.hasobject:
@@ -83,7 +82,13 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
         in_file = True
         if not file.writable:
             return
-    if numbers.nbytes <= _MOST_BYTES and numbers.flags.c_contiguous and not in_file:
+    if numbers.nbytes <= _MOST_BYTES and not (numbers.flags.c_contiguous or in_file):
+        numbers = numbers.T
+        if not numbers.flags.c_contiguous:
+            apart = numbers.tobytes()
+            yield lambda: bool(numbers.tobytes() == apart)
+            return
+    if numbers.nbytes <= _MOST_BYTES and not in_file:
         flat = numbers.reshape(-1).view(np.uint8)
         if numbers.nbytes <= _SHORT_BYTES:
             before = flat.tobytes()
@@ -91,18 +96,42 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
         else:
             yield from _words_of(flat)
         return
-    places = np.array(_spread(numbers.size, _MOST_IN_FILE if in_file else _MOST_PLACES))
+    places = np.array(spread(numbers.size, _MOST_IN_FILE if in_file else _MOST_PLACES))
     at = np.unravel_index(places, numbers.shape)
     some = numbers[at].tobytes()
     yield lambda: bool(numbers[at].tobytes() == some)
 
 
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    """Return the memory of a tensor of a dtype that NumPy does not have; nothing if it has none of its own."""
-    try:
-        return bytes_of(tensor.detach())
-    except (TypeError, RuntimeError, ValueError):
+class _Memory:
+    """The memory of a tensor as NumPy takes it; after its method ``numpy()`` a tensor could not be resized."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+            "typestr": f"|V{size}",
+        }
+
+
+def memory_of(tensor: torch.Tensor) -> Array:
+    """View the memory of a tensor as elements of so many bytes, of whatever dtype.
+
+    Raises:
+        TypeError: it lies on a device, or is of a layout without memory of its own.
+        RuntimeError: likewise.
+
+    >>> memory_of(torch.ones(2, 3, dtype=torch.bfloat16)).shape
+    (2, 3)
+    """
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_nested:
+        raise TypeError("it has no memory that NumPy could take")
+    if tensor.numel() == 0 or tensor.data_ptr() == 0:
         return np.empty(0, np.uint8)
+    return np.asarray(_Memory(tensor.detach()))
 
 
 def _words_of(flat: Array) -> Iterator[IsSame]:
@@ -120,6 +149,6 @@ def _place(tensor: torch.Tensor) -> int:
         return 0
 
 
-def _spread(size: int, most: int) -> list[int]:
+def spread(size: int, most: int) -> list[int]:
     """Return places all over a sequence."""
     return np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)).tolist() if size else []

@@ -43,6 +43,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         comparison: of the workers with the calling thread; None: there is nothing to compare.
         stand_down: called with the reason if no workers are to load in later epochs, and the number of these
             epochs; None: all.
+        firsts: the indices of the first batch that the loop has got from the workers; this epoch adds them.
         how: as for :class:`ProcessEpoch`.
     """
 
@@ -55,6 +56,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         inline: Callable[[], Assembly],
         comparison: Comparison | None,
         stand_down: Callable[[str, int | None], None],
+        firsts: list[Any],
         **how: Any,
     ) -> None:
         self._held = held
@@ -63,6 +65,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         self._seen: tuple[int, int] | None = None  # samples, and nanoseconds that the loop has waited for them
         self._is_first = True
         self._stand_down = stand_down
+        self._firsts = firsts
         self._here: Assembly | None = None  # makes batches in the calling thread
         self._foretold = Foretold(spec.cursor.order) if spec.cursor.order.may_follow else None
         self._ahead: deque[int] = deque()  # jobs that are foretold, but not requested yet
@@ -111,7 +114,9 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._take_over(f"the calling thread loads, because {why}", 1)
             raise _TakenOver
         if number is not None and self._held is not None:
-            self._taken[self._place(number)] = self._dealt[number][0]
+            self._taken[self._place(number)] = indices = self._dealt[number][0]
+            if not self._firsts:
+                self._firsts.append(copy.copy(indices))
         return number
 
     def _take_or_make(self, take: Callable[[], Any], number: int) -> Any:
@@ -232,6 +237,12 @@ class FollowingEpoch(ProcessEpoch[W]):
         if isinstance(self._spec.view, CachedView):
             self._spec.view.drop(early)  # as they were before the loop requested them
         self._here = self._inline()
+        if self._held is not None and self._held.fills and self._firsts:
+            # What the dataset makes when it is first needed is made by the first batch, as if it had loaded all.
+            failures = len(self.errors)
+            with suppress(Exception):  # which the loop has got
+                self._make(self._here, copy.copy(self._firsts[0]), 0)
+            self.errors.forget(failures)
 
     def _next_here(self, assembly: Assembly) -> tuple[int, int, Callable[[], Any]]:
         if self._pending:
