@@ -55,7 +55,11 @@ class ThreadEpoch(Epoch):
         self._close = weakref.finalize(self, _end, pool, self._completions, owner is None)
         pool.watch(self._completions)
         if spec.draws_at_once:
-            self._fill(self._memory.depth(self._depth, self._store, copies=self.copies))
+            try:
+                self._fill(self._memory.depth(self._depth, self._store, copies=self.copies))
+            except BaseException:  # nobody gets this epoch, and so nobody would end its threads
+                self.close()
+                raise
 
     def _deliver(self) -> Any:
         if self._is_torn:
