@@ -133,9 +133,8 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
     if differing is None and not other.trouble:
         return replace(measured, fills=fills)
-    why = _MADE.format(
-        differing or min(measured.fills), other.trouble or "it differs with the sample that is the first"
-    )
+    _, name, _ = differing or min(measured.fills)
+    why = _MADE.format(name, other.trouble or "it differs with the sample that is the first")
     rates = {candidate: rate for candidate, rate in measured.rates.items() if candidate[0] == "threads"}
     return replace(measured, fills={}, rates=rates, state=why, is_pure=False)
 
