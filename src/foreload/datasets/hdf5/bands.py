@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -53,7 +52,6 @@ class Bands:
     def __init__(
         self, columns: Sequence[Chunks], path: str, stamp: Stamp, linked: Linked, store: SampleStore | None
     ) -> None:
-        self.process = os.getpid()
         self.file = HDF5File(path, stamp, linked)
         self._columns = columns
         self._store = store

@@ -103,7 +103,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
                 raise TypeError(f"{name} must be a str, got {type(value).__name__}")
         self.dataset_name = dataset_name
         self.target_name = target_name
-        self._bands: Bands | None = None
+        self._bands: dict[int, Bands] = {}  # by process
         self._table: CachedDataset | None = None
         self._kept: SampleStore | None = None
         super().__init__(data_path, transform, None, loading_mode)
@@ -185,17 +185,19 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         return all(column.is_tensor for column in self.columns)
 
     def _opened(self) -> Bands:
-        bands = self._bands
-        if bands is None or bands.process != os.getpid():
+        bands = self._bands.get(process := os.getpid())
+        if bands is None:
             chunks = [column.chunks for column in self.columns]
-            bands = self._bands = Bands(chunks, str(self.data_path), self._stamp, self._linked, self._kept)
+            made = Bands(chunks, str(self.data_path), self._stamp, self._linked, self._kept)
+            bands = self._bands.setdefault(process, made)  # of several threads, all get those of one
         return bands
 
     def close(self) -> None:
         """Close this process's file, and free decoded chunks; the next sample opens it again."""
-        if self._bands is not None and self._bands.process == os.getpid():
-            self._bands.close()
-        self._bands = None
+        bands = self._bands.pop(os.getpid(), None)
+        if bands is not None:
+            bands.close()
+        self._bands.clear()
 
     def read(self, index: int) -> Any:
         """Load row ``index``, from 0 to ``len(self) - 1``; with ``target_name`` a tuple (row, target)."""
@@ -285,7 +287,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the metadata; another process opens the file for itself."""
-        return {**self.__dict__, "_bands": None}
+        return {**self.__dict__, "_bands": {}}
 
 
 def _found(handle: Any, argument: str, name: str, path: str) -> Any:

@@ -99,7 +99,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
                 raise ValueError(f"columns must be different names, at least one, got {columns}")
         self._wanted = columns
         self._room = parse_bytes(group_cache, name="group_cache")
-        self._groups: RowGroups | None = None
+        self._groups: dict[int, RowGroups] = {}  # by process
         super().__init__(data_path, transform, None, loading_mode)  # type: ignore[arg-type]
 
     def _locate(self, data_path: Any) -> Any:
@@ -143,10 +143,12 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
             self.schema = with_types_of(self.schema, schema)
 
     def _opened(self) -> RowGroups:
-        groups = self._groups
-        if groups is None or groups.process != os.getpid():
+        groups = self._groups.get(process := os.getpid())
+        if groups is None:
             rows = dict(zip(self._places, np.diff(self._starts).tolist(), strict=True))
-            groups = self._groups = RowGroups(self.paths, self._stamps, rows, self.schema, self._room)
+            # (Of several threads, all get those of one.)
+            made = RowGroups(self.paths, self._stamps, rows, self.schema, self._room)
+            groups = self._groups.setdefault(process, made)
         return groups
 
     def read(self, index: int) -> Row:
@@ -266,7 +268,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the metadata; another process opens the files for itself."""
-        return {**self.__dict__, "_groups": None}
+        return {**self.__dict__, "_groups": {}}
 
 
 class _Columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -38,7 +37,6 @@ class RowGroups:
         room: how many bytes of decoded groups are kept, those that were used last; but always one group.
 
     Attributes:
-        process: the process that it serves.
         whole: all groups, if all of them are kept.
     """
 
@@ -47,7 +45,6 @@ class RowGroups:
     def __init__(
         self, paths: Sequence[str], stamps: Sequence[str], rows: Mapping[Place, int], schema: Any, room: int
     ) -> None:
-        self.process = os.getpid()
         self._paths = paths
         self._stamps = stamps
         self._rows = rows  # in the order of places
