@@ -48,7 +48,7 @@ from foreload.dataset_state.walk import (
     generators,
     is_of_user,
     is_pythons,
-    is_settled,
+    is_unchanging,
     slots_of,
     value_of,
     variables_of,
@@ -302,7 +302,7 @@ class CopiedState:
         if len(held) > _MOST_INNER:
             records = Records(name, held)
             self._looks.append(records)
-            held = [part for part in records.others if not is_settled(part)]
+            held = [part for part in records.others if not is_unchanging(part)]
         self._left += ((name, part) for part in held)
 
     def _watch_class(self, kind: type) -> None:

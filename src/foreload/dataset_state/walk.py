@@ -32,7 +32,7 @@ __all__ = [
     "generators",
     "is_of_user",
     "is_pythons",
-    "is_settled",
+    "is_unchanging",
     "leaves",
     "slots_of",
     "value_of",
@@ -204,7 +204,7 @@ def is_of_user(owner: Any) -> bool:
     )
 
 
-def is_settled(value: Any) -> bool:
+def is_unchanging(value: Any) -> bool:
     """Whether an object has nothing that can be set, and nobody can change what it is."""
     kind: Any = type(value)
     return kind.__dictoffset__ == 0 and not is_of_user(value) and is_constant(value)
