@@ -15,14 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from operator import is_
-from types import (
-    BuiltinMethodType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-    MethodWrapperType,
-    ModuleType,
-)
+from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -53,6 +46,7 @@ from foreload.dataset_state.walk import (
     value_of,
     variables_of,
 )
+from foreload.forks.per_process import PerProcess
 
 __all__ = ["CopiedState"]
 
@@ -72,8 +66,8 @@ _MOST_PICKLED, _TOO_LARGE_BYTES = 1 << 18, 1 << 17
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset)
 
-# What is not looked into: the state of a logger or a loader is in no sample.
-_OPAQUE = (logging.Logger, TorchDataLoader)
+# What is not looked into: the state of a logger or a loader, or what a process opens for itself, is in no sample.
+_OPAQUE = (logging.Logger, TorchDataLoader, PerProcess)
 
 # The names by which code reads variables of the environment.
 _ENVIRONMENT = {"environ", "getenv"}

@@ -22,6 +22,7 @@ from foreload.dataset_state.handles import is_iterator, is_open
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
 from foreload.dataset_state.names import modules_used, names_used, set_in_builtins
+from foreload.forks.per_process import PerProcess
 from foreload.nested.constants import is_constant
 
 __all__ = [
@@ -117,7 +118,7 @@ def walk(
 
 
 def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
-    if is_open(value):
+    if is_open(value) or isinstance(value, PerProcess):
         return  # reading changes where it is at, which does not matter if each copy opens its own
     if isinstance(value, ModuleType):
         yield from ((f"{name}.{attribute}", inner) for attribute, inner in variables_of(value).items())

@@ -26,6 +26,7 @@ from foreload.datasets.hdf5.links import linked_files
 from foreload.datasets.hdf5.window import Column, Window
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tensors import CachedDataset
+from foreload.forks.per_process import PerProcess
 from foreload.nested import move
 from foreload.options import Keep, LoadingMode
 from foreload.protocol import Assembly, BatchMemory, BatchOptions, NativeBatches
@@ -103,7 +104,7 @@ class HDF5Dataset(BaseDataset, NativeBatches):
                 raise TypeError(f"{name} must be a str, got {type(value).__name__}")
         self.dataset_name = dataset_name
         self.target_name = target_name
-        self._bands: dict[int, Bands] = {}  # by process
+        self._bands = PerProcess[Bands]()
         self._table: CachedDataset | None = None
         self._kept: SampleStore | None = None
         super().__init__(data_path, transform, None, loading_mode)
@@ -185,17 +186,15 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         return all(column.is_tensor for column in self.columns)
 
     def _opened(self) -> Bands:
-        bands = self._bands.get(process := os.getpid())
-        if bands is None:
-            chunks = [column.chunks for column in self.columns]
-            made = Bands(chunks, str(self.data_path), self._stamp, self._linked, self._kept)
-            bands = self._bands.setdefault(process, made)  # of several threads, all get those of one
-        return bands
+        return self._bands.get(self._open)
+
+    def _open(self) -> Bands:
+        chunks = [column.chunks for column in self.columns]
+        return Bands(chunks, str(self.data_path), self._stamp, self._linked, self._kept)
 
     def close(self) -> None:
         """Close this process's file, and free decoded chunks; the next sample opens it again."""
-        bands = self._bands.pop(os.getpid(), None)
-        if bands is not None:
+        if (bands := self._bands.pop()) is not None:
             bands.close()
         self._bands.clear()
 
@@ -284,10 +283,6 @@ class HDF5Dataset(BaseDataset, NativeBatches):
 
     def _window(self, buffers: BatchMemory, spec: BatchOptions | None = None) -> Window:
         return Window(self.columns, self._count, str(self.data_path), self._opened(), buffers, spec)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the metadata; another process opens the file for itself."""
-        return {**self.__dict__, "_bands": {}}
 
 
 def _found(handle: Any, argument: str, name: str, path: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,6 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
+
+from foreload.forks.per_process import PerProcess
 
 __all__ = ["DALI", "Decoder", "NvImageCodec", "TorchVision", "decoder_named"]
 
@@ -36,25 +37,6 @@ class Decoder(Protocol):
             RuntimeError: some file cannot be decoded; each is then tried by itself.
         """
         ...
-
-
-class _Opened:
-    """What a decoder has open, by process and device: it is neither pickled nor used by a forked process."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[int, torch.device], Any] = {}
-
-    def get(self, device: torch.device, make: Callable[[], Any]) -> Any:
-        key = os.getpid(), device
-        if key not in self._open:
-            self._open[key] = make()
-        return self._open[key]
-
-    def drop(self, device: torch.device) -> None:
-        self._open.pop((os.getpid(), device), None)
-
-    def __reduce__(self) -> Any:
-        return _Opened, ()
 
 
 def _check_cuda(device: torch.device, name: str) -> torch.device:
@@ -86,14 +68,14 @@ class NvImageCodec:
     """The decoder of nvImageCodec, with interpolated chroma as on the CPU."""
 
     def __init__(self) -> None:
-        self._opened = _Opened()
+        self._opened = PerProcess[Any]()
 
     def decode(self, files: Sequence[torch.Tensor], device: torch.device) -> Sequence[torch.Tensor | None]:
         """See :class:`Decoder`. On the CPU too, by its decoders for that."""
         codec = import_module("nvidia.nvimgcodec")
         on_gpu = device.type != "cpu"
         device = _check_cuda(device, "nvImageCodec") if on_gpu else device
-        decoder, held = self._opened.get(device, lambda: (_open_codec(codec, device), []))
+        decoder, held = self._opened.get(lambda: (_open_codec(codec, device), []), device)
         parameters = codec.DecodeParams(apply_exif_orientation=False)
         sources = [codec.CodeStream(file.numpy()) for file in files]
         if not on_gpu:
@@ -140,22 +122,22 @@ class DALI:
 
     def __init__(self, num_threads: int = 4) -> None:
         self.num_threads = num_threads
-        self._opened = _Opened()
+        self._opened = PerProcess[Any]()
 
     def decode(self, files: Sequence[torch.Tensor], device: torch.device) -> Sequence[torch.Tensor | None]:
         """See :class:`Decoder`. On the CPU too, where it is DALI's CPU decoder."""
         if device.type != "cpu":
             device = _check_cuda(device, "DALI")
-        pipeline = self._opened.get(device, lambda: _open_pipeline(self.num_threads, len(files), device))
+        pipeline = self._opened.get(lambda: _open_pipeline(self.num_threads, len(files), device), device)
         if pipeline.max_batch_size < len(files):
-            self._opened.drop(device)
-            pipeline = self._opened.get(device, lambda: _open_pipeline(self.num_threads, len(files), device))
+            self._opened.pop(device)
+            pipeline = self._opened.get(lambda: _open_pipeline(self.num_threads, len(files), device), device)
         # Bound to the current stream: complete for what is queued there, and freed in its order.
         stream = () if device.type == "cpu" else (torch.cuda.current_stream(device),)
         try:
             (images,) = pipeline.run(*stream, files=[file.numpy() for file in files])
         except RuntimeError:
-            self._opened.drop(device)  # a pipeline does not go on after an error
+            self._opened.pop(device)  # a pipeline does not go on after an error
             raise
         return [_planes(from_dlpack(image)) for image in images]
 

@@ -24,6 +24,7 @@ from foreload.datasets.parquet.group import KeptRows
 from foreload.datasets.parquet.rowgroups import RowGroups
 from foreload.datasets.parquet.schema import with_types_of
 from foreload.errors import DecodeError
+from foreload.forks.per_process import PerProcess
 from foreload.options import Keep, LoadingMode, parse_bytes
 from foreload.order.index import positions_of
 from foreload.protocol import BatchMemory, BatchOptions, NativeBatches, TwoStageBatches
@@ -99,7 +100,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
                 raise ValueError(f"columns must be different names, at least one, got {columns}")
         self._wanted = columns
         self._room = parse_bytes(group_cache, name="group_cache")
-        self._groups: dict[int, RowGroups] = {}  # by process
+        self._groups = PerProcess[RowGroups]()
         super().__init__(data_path, transform, None, loading_mode)  # type: ignore[arg-type]
 
     def _locate(self, data_path: Any) -> Any:
@@ -143,13 +144,11 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
             self.schema = with_types_of(self.schema, schema)
 
     def _opened(self) -> RowGroups:
-        groups = self._groups.get(process := os.getpid())
-        if groups is None:
-            rows = dict(zip(self._places, np.diff(self._starts).tolist(), strict=True))
-            # (Of several threads, all get those of one.)
-            made = RowGroups(self.paths, self._stamps, rows, self.schema, self._room)
-            groups = self._groups.setdefault(process, made)
-        return groups
+        return self._groups.get(self._open)
+
+    def _open(self) -> RowGroups:
+        rows = dict(zip(self._places, np.diff(self._starts).tolist(), strict=True))
+        return RowGroups(self.paths, self._stamps, rows, self.schema, self._room)
 
     def read(self, index: int) -> Row:
         """Load row ``index``, from 0 to ``len(self) - 1``."""
@@ -265,10 +264,6 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
         if not plain or spec.cache is not None or not is_default_collate(spec.collate_fn):
             return None
         return ColumnAssembly(spec, _Columns(self, buffers), buffers)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the metadata; another process opens the files for itself."""
-        return {**self.__dict__, "_groups": {}}
 
 
 class _Columns:

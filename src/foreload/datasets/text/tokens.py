@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from torch.utils.data import default_collate
 from foreload.batch.buffers import Buffers
 from foreload.checks import Array, first_beyond_int64
 from foreload.datasets.text.pieces import Pieces
+from foreload.forks.per_process import PerProcess
 from foreload.protocol import BatchMemory
 
 __all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of"]
@@ -233,16 +233,12 @@ class Transformers:
         left = tokenizer.padding_side == "left"
         self.collate = PaddingCollate(0 if pad is None else pad, left, tokenizer.pad_token_type_id)
         # Each call changes it, so threads take turns; a fork may happen during one of them.
-        self._locks: dict[int, threading.Lock] = {}
+        self._locks = PerProcess[threading.Lock]()
 
     def encode(self, texts: list[str]) -> Rows:
         """See :class:`Encoder`."""
-        with self._locks.setdefault(os.getpid(), threading.Lock()):
+        with self._locks.get(threading.Lock):
             return dict(self._tokenizer(texts, truncation=True, max_length=self._most))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the locks."""
-        return {**self.__dict__, "_locks": {}}
 
 
 def encoder_of(tokenizer: Any, most: int) -> Encoder:
