@@ -157,8 +157,8 @@ class CachedView(Dataset[Any]):
             for place in places:
                 self._store.native.drop(place)
 
-    def with_store(self, store: SampleStore) -> CachedView:
-        """Return the same dataset seen through another store."""
+    def with_store(self, store: SampleStore | None) -> CachedView:
+        """Return the same dataset seen through another store, or none."""
         return CachedView(self._dataset, store, self._transform, self._keep)
 
     def __getitem__(self, index: Any, timer: _Timed | None = None) -> Any:

@@ -156,7 +156,7 @@ class CopiedState:
         return next((name for look in self._looks if (name := look.changed()) is not None), None)
 
     def made(self) -> Fills:
-        """Return what has been made since where nothing was, but for what each process opens for itself."""
+        """Return hashes of what has been made since where nothing was."""
         made = (self._made(number) for number, look in enumerate(self._looks) if look.changed() is not None)
         return contents_of(pair for each in made for pair in each or ())
 
@@ -173,18 +173,23 @@ class CopiedState:
         is_first, self._is_first = self._is_first, False
         if is_first:  # what a worker sets before it loads, and what libraries set when they are first used
             self._settings = Settings(with_environment=self._reads_environment)
-        if self._by_loading is None and (name := self._changed() or self._apart()) is not None:
-            changed = [number for number, look in enumerate(self._looks) if look.changed() is not None]
-            made = [self._made(number) for number in changed]
-            if changed and all(each is not None and self._may_be_made(each) for each in made):
-                self._left += ((place[1], value) for each in made for place, value in each or ())
-                for number in changed:
-                    self._looks[number].renew()
-                self._follow()
-                self._by_loading = self._apart() or self.untold
-            else:
-                self._by_loading = name
+        if self._by_loading is None:
+            self._by_loading = self.settled() or self._apart() or self.untold
         return self._by_loading
+
+    def settled(self) -> str | None:
+        """Go on from what was made where nothing was, and may be; return the name of what else has changed."""
+        changed = [number for number, look in enumerate(self._looks) if look.changed() is not None]
+        made = [self._made(number) for number in changed]
+        if not all(each is not None and self._may_be_made(each) for each in made):
+            return self._changed()
+        if not changed:
+            return None
+        self._left += ((place[1], value) for each in made for place, value in each or ())
+        for number in changed:
+            self._looks[number].renew()
+        self._follow()
+        return None
 
     def _may_be_made(self, made: list[tuple[Place, Any]]) -> bool:
         return all(may_fill(place, value, self.fills) for place, value in made)

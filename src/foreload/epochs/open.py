@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset
 from foreload.batch.buffers import Buffers
 from foreload.batch.samples import SampleAssembly, Surroundings
 from foreload.batch.spec import BatchSpec
-from foreload.cache.view import holds_values
+from foreload.cache.view import CachedView, holds_values
 from foreload.checks import is_instance
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.shared import find_thread
@@ -182,6 +182,8 @@ def _process_epoch(
     # The loop may have given it other code.
     changed = replace(spec, batches=replace(spec.batches, is_pure=False))
     how["inline"] = lambda: _sample_assembly(changed, crew, buffers, 0)
+    bare = spec.view.with_store(None) if isinstance(spec.view, CachedView) else spec.view
+    how["alone"] = lambda: _sample_assembly(replace(changed, view=bare), crew, buffers, 0)
     how |= {"comparison": crew.comparison, "stand_down": crew.stand_down, "firsts": crew.firsts}
     return FollowingEpoch(spec, pool, held=held, **how)
 

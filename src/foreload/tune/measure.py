@@ -22,7 +22,7 @@ from typing import Any
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import CHANGES, StateWatch
-from foreload.dataset_state.looks.fills import Fills
+from foreload.dataset_state.looks.fills import OPENED, Fills
 from foreload.dataset_state.sealed import UNTOLD, find_sealed
 from foreload.dataset_state.shared import why_not_measured
 from foreload.dataset_state.walk import find_open_file
@@ -125,11 +125,11 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
         cores: the cores that they may use.
     """
     measured = _in_fork(work, partial(_measure, cores=cores))
-    if measured.state or not measured.fills:
-        return measured
+    if measured.state or not any(measured.fills.values()):
+        return replace(measured, fills={})
     # (What the first fork has made there, it cannot make again.)
     other = _in_fork(work, _make)
-    fills = {name: made for name, made in measured.fills.items() if other.fills.get(name) == made}
+    fills = {name: made for name, made in measured.fills.items() if made in (OPENED, other.fills.get(name))}
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
     if differing is None and not other.trouble:
         return replace(measured, fills=fills)

@@ -23,7 +23,7 @@ from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks.numbers import memory_of, spread
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 
-__all__ = ["Fills", "Place", "contents_of", "may_fill"]
+__all__ = ["OPENED", "Fills", "Place", "contents_of", "may_fill"]
 
 # The numbers of a file that are read.
 _MOST_PLACES = 16
@@ -35,9 +35,12 @@ Place = tuple[int, str, int]
 # Hashes of what has been made, by the place.
 Fills = Mapping[Place, bytes]
 
+# In place of the hash of what each process opens for itself.
+OPENED = b""
+
 
 def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
-    """Return hashes of what has been made, but for what each process opens for itself.
+    """Return hashes of what has been made; of what each process opens for itself, none.
 
     >>> place = 0, "size", 0
     >>> contents_of([(place, 3)]) == contents_of([(place, 3)])
@@ -45,7 +48,7 @@ def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
     >>> contents_of([(place, 3)]) == contents_of([(place, 4)])
     False
     """
-    return {place: _content_of(value) for place, value in made if not _is_opened(value)}
+    return {place: OPENED if _is_opened(value) else _content_of(value) for place, value in made}
 
 
 def may_fill(place: Place, value: Any, fills: Fills) -> bool:

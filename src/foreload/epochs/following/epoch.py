@@ -13,6 +13,7 @@ from foreload.batch.assembly import count
 from foreload.batch.failure import EmptyBatch
 from foreload.cache.view import CachedView
 from foreload.dataset_state.copied import CopiedState
+from foreload.dataset_state.looks.fills import OPENED
 from foreload.epochs.base import EpochSpec
 from foreload.epochs.following.foretold import Foretold
 from foreload.epochs.processes import ProcessEpoch
@@ -40,6 +41,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         pool: the workers.
         held: the dataset as the workers have it; None: nobody expects that they see changes.
         inline: returns what makes batches in the calling thread.
+        alone: the same, without a cache.
         comparison: of the workers with the calling thread; None: there is nothing to compare.
         stand_down: called with the reason if no workers are to load in later epochs, and the number of these
             epochs; None: all.
@@ -54,16 +56,19 @@ class FollowingEpoch(ProcessEpoch[W]):
         *,
         held: CopiedState | None,
         inline: Callable[[], Assembly],
+        alone: Callable[[], Assembly],
         comparison: Comparison | None,
         stand_down: Callable[[str, int | None], None],
         firsts: list[Any],
         **how: Any,
     ) -> None:
         self._held = held
-        self._inline = inline
+        self._inline, self._alone = inline, alone
         self._comparison = comparison if held is not None else None
         self._seen: tuple[int, int] | None = None  # samples, and nanoseconds that the loop has waited for them
         self._is_first = True
+        fills = [] if held is None else held.fills.values()
+        self._makes, self._opens = any(fills), OPENED in fills  # when it first loads: values, files
         self._stand_down = stand_down
         self._firsts = firsts
         self._here: Assembly | None = None  # makes batches in the calling thread
@@ -117,7 +122,24 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._taken[self._place(number)] = indices = self._dealt[number][0]
             if not self._firsts:
                 self._firsts.append(copy.copy(indices))
+                # What copies of the dataset have open, it must not have: later ones would share it.
+                if self._makes and not self._opens:
+                    self._make_firsts(self._held)
         return number
+
+    def _make_firsts(self, held: CopiedState) -> None:
+        """Let the dataset make what its copies have made when they first needed it, as if it had loaded all.
+
+        Raises:
+            _TakenOver: that has changed something else.
+        """
+        failures = len(self.errors)
+        with suppress(Exception):  # which the loop gets with the batch
+            self._make(self._alone(), copy.copy(self._firsts[0]), 0)
+        self.errors.forget(failures)
+        if (name := held.settled() or held.untold) is not None and self._here is None:
+            self._take_over(f"the calling thread loads, because the first batch changes {name!r}", 1)
+            raise _TakenOver
 
     def _take_or_make(self, take: Callable[[], Any], number: int) -> Any:
         """Take a batch from a worker, or make it here if it cannot be unpickled."""
@@ -237,12 +259,8 @@ class FollowingEpoch(ProcessEpoch[W]):
         if isinstance(self._spec.view, CachedView):
             self._spec.view.drop(early)  # as they were before the loop requested them
         self._here = self._inline()
-        if self._held is not None and self._held.fills and self._firsts:
-            # What the dataset makes when it is first needed is made by the first batch, as if it had loaded all.
-            failures = len(self.errors)
-            with suppress(Exception):  # which the loop has got
-                self._make(self._here, copy.copy(self._firsts[0]), 0)
-            self.errors.forget(failures)
+        if self._held is not None and self._makes and self._opens and self._firsts:
+            self._make_firsts(self._held)
 
     def _next_here(self, assembly: Assembly) -> tuple[int, int, Callable[[], Any]]:
         if self._pending:
