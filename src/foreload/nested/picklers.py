@@ -6,6 +6,7 @@ import copyreg
 import io
 import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,11 @@ def _view_as(array: Array, kind: type[Array]) -> Array:
     return array.view(kind)
 
 
+def _read_only(make: Callable[..., Array], arguments: Any) -> Array:
+    (array := make(*arguments)).flags.writeable = False
+    return array
+
+
 def _set_attributes(array: Array, attributes: dict[str, Any]) -> None:
     vars(array).update(attributes)
 
@@ -216,8 +222,12 @@ def _can_pickle(value: Any) -> bool:
     return True
 
 
+# Torch's workers send by the default protocol, which from Python 3.14 on is one that keeps what an array is like.
+_KEEPS_FORM = pickle.DEFAULT_PROTOCOL >= 5
+
+
 class TorchPickler(SamplePickler):
-    """Sends arrays as torch's workers do: in the byte order of the machine, and in C order if they have gaps."""
+    """Sends arrays as torch's workers do: before Python 3.14, in the byte order of the machine, and without gaps."""
 
     def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(sample, *arguments, **options)
@@ -230,6 +240,9 @@ class TorchPickler(SamplePickler):
             return NotImplemented
         if type(value) is np.ndarray and not value.dtype.hasobject:
             flags = value.flags
+            if _KEEPS_FORM:
+                made: Any = value.__reduce_ex__(5)
+                return NotImplemented if flags.writeable or len(made) != 2 else (_read_only, made)
             is_native = value.dtype.isnative or value.dtype.fields is not None
             if not is_native or not (flags.c_contiguous or flags.f_contiguous):
                 order: Any = "F" if flags.fnc else "C"
