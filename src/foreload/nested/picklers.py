@@ -227,7 +227,7 @@ _KEEPS_FORM = pickle.DEFAULT_PROTOCOL >= 5
 
 
 class TorchPickler(SamplePickler):
-    """Sends arrays as torch's workers do: before Python 3.14, in the byte order of the machine, and without gaps."""
+    """Sends arrays as torch's workers do: before Python 3.14, in the machine's byte order, and without gaps."""
 
     def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(sample, *arguments, **options)
