@@ -24,7 +24,16 @@ from foreload.checks import optional
 from foreload.dataset_state.handles import is_iterator, is_open
 from foreload.dataset_state.kept import LRU_CACHE
 from foreload.dataset_state.settings import Settings
-from foreload.dataset_state.walk import CONTAINERS, MOST_VALUES, PLAIN, generators, leaves, value_of, walk
+from foreload.dataset_state.walk import (
+    CONTAINERS,
+    MOST_VALUES,
+    PLAIN,
+    generators,
+    leaves,
+    value_of,
+    values_of,
+    walk,
+)
 from foreload.datasets.mapped_files import mapping_of_large
 
 __all__ = ["CHANGES", "StateWatch", "changed", "checksum", "contents", "digest", "made_of", "snapshot"]
@@ -76,8 +85,9 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     A file that is opened when it is first needed is what worker processes are good for: each opens its own. But
     what a generator or an iterator gives that is made then depends on the samples before.
     """
+    is_whole = len(after) < MOST_VALUES // 2  # or what is looked at may have been left out this time
     for name, value in before.items():
-        if value != NOTHING and after.get(name, NOTHING) != value:
+        if value != NOTHING and after.get(name, NOTHING if is_whole else value) != value:
             return name
     for name, value in after.items():
         if before.get(name, NOTHING) == NOTHING and value[0] == "generator":
@@ -260,5 +270,5 @@ def _holds_leaves(value: Any) -> bool:
     """Whether a container has only values that are compared as a whole, as far as one looks."""
     if not isinstance(value, CONTAINERS):
         return False
-    values = islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS)
+    values = islice(values_of(value), _MOST_PARTS)
     return all(issubclass(kind, leaves()) for kind in set(map(type, values)))

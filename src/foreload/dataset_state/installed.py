@@ -35,14 +35,14 @@ def is_installed(module: str) -> bool:
         return package != "__main__"
     # (Of a package without an __init__.py, one part may be installed and another one the user's.)
     file = optional(top, "__file__") or optional(sys.modules.get(module), "__file__")
-    found = [str(path) for path in ([file] if file else optional(top, "__path__") or ())]
-    are_inside = bool(found) and all(any(folder in path for folder in _FOLDERS) for path in found)
-    return are_inside and not _is_own(package, Path(found[0]))
+    found = [Path(path) for path in ([file] if file else optional(top, "__path__") or ())]
+    are_inside = bool(found) and all(any(folder in path.parts for folder in _FOLDERS) for path in found)
+    return are_inside and not _is_own(package, found[0])
 
 
 def _is_own(package: str, file: Path) -> bool:
     """Whether a package among the installed ones is somebody's own: see the standard for ``direct_url.json``."""
-    folder = next(parent for parent in file.parents if parent.name in _FOLDERS)
+    folder = next(parent for parent in (file, *file.parents) if parent.name in _FOLDERS)
     record = _records(folder).get(package)
     if record is None:  # (Debian's own packages need have none.)
         return folder.name == _FOLDERS[0] and not _is_of_conda(folder)

@@ -28,12 +28,12 @@ def modules_used(function: FunctionType) -> list[ModuleType]:
     code, known = function.__code__, function.__globals__
     names = names_used(code)
     found: list[ModuleType] = []
-    left = [*(known[name] for name in names & known.keys()), *_imported_by(function)]
+    left = [*(known[name] for name in sorted(names & known.keys())), *_imported_by(function)]
     while left:
         module = left.pop()
         if issubclass(type(module), ModuleType) and module not in found and not is_installed(module.__name__):
             found.append(module)
-            left += [vars(module)[name] for name in names & vars(module).keys()]
+            left += [vars(module)[name] for name in sorted(names & vars(module).keys())]
     return found
 
 

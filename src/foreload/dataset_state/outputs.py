@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from operator import is_
 from typing import Any
 
 from foreload.checks import module_of, optional
@@ -30,13 +31,29 @@ class Outputs:
     """
 
     def __init__(self) -> None:
+        self._streams = _streams()
         self._present = list(_present())
         self._before = [present() for _, present in self._present]
+
+    def redirected(self) -> str | None:
+        """Return what is written elsewhere since; None if nothing is."""
+        pairs = zip(_NAMES, _streams(), self._streams, strict=True)
+        return next((name for name, now, before in pairs if not _are_same(now, before)), None)
 
     def changed(self) -> str | None:
         """Return what has been written since; None if nothing has."""
         pairs = zip(self._present, self._before, strict=True)
         return next((name for (name, present), before in pairs if present() != before), None)
+
+
+def _streams() -> list[list[Any]]:
+    """Return where what is printed, logged and warned of goes first."""
+    shows = [optional(warnings, "_showwarnmsg_impl"), warnings.showwarning]
+    return [[sys.stdout, sys.stderr], [*logging.root.handlers], shows]
+
+
+def _are_same(now: list[Any], before: list[Any]) -> bool:
+    return len(now) == len(before) and all(map(is_, now, before))
 
 
 def _present() -> Iterator[tuple[str, Callable[[], Any]]]:

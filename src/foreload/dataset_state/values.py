@@ -13,10 +13,11 @@ from torch.utils.data import Subset
 from foreload._torch import tensor_version, wrapper_kind
 from foreload.cache.wrappers import parts_of
 from foreload.checks import Array
+from foreload.dataset_state.looks.numbers import spread
 from foreload.datasets.rows import fields_of
 from foreload.errors import warn_user
 
-__all__ = ["EpochValues", "spread"]
+__all__ = ["EpochValues"]
 
 # Items of a list, which may be long, and numbers of an array that are looked at.
 _MOST_ITEMS, _MOST_NUMBERS = 64, 16
@@ -102,8 +103,3 @@ def _numbers(array: Array) -> Iterator[_Look]:
     if array.flags.writeable and not array.dtype.hasobject and not isinstance(array.base, np.memmap):
         places = spread(array.size, _MOST_NUMBERS)
         yield lambda: array.flat[places].tobytes()
-
-
-def spread(size: int, most: int) -> list[int]:
-    """Return places all over a sequence."""
-    return np.unique(np.linspace(0, size - 1, min(size, most)).astype(np.int64)).tolist() if size else []

@@ -6,37 +6,41 @@ import builtins
 import functools
 import logging
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from itertools import islice
-from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
+from foreload._torch import TorchDataLoader
 from foreload.checks import module_of, optional, package_of, tells_class
-from foreload.dataset_state.handles import is_iterator, is_open
+from foreload.dataset_state.handles import is_open
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
-from foreload.dataset_state.names import modules_used, names_used, set_in_builtins
+from foreload.dataset_state.names import globals_read, modules_used, names_used, set_in_builtins
 from foreload.forks.per_process import PerProcess
 from foreload.nested.constants import is_constant
 
 __all__ = [
     "CONTAINERS",
     "MOST_VALUES",
+    "OPAQUE",
     "PLAIN",
     "find_open_file",
     "generators",
-    "is_of_user",
+    "is_owner",
     "is_pythons",
     "is_unchanging",
     "leaves",
+    "plain_iter",
     "slots_of",
     "value_of",
+    "values_of",
     "variables_of",
     "walk",
 ]
@@ -56,10 +60,14 @@ _PYTHONS = {
     *("__dataclass_fields__", "__dataclass_params__", "__final__", "__classcell__", "__slotnames__"),
     "__non_callable_proto_members__",
 }
+_PYTHONS_SLOTS = ("__dict__", "__weakref__")
 _BEGINNINGS = ("_abc_", "__pydantic_", "__attrs_")
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 CONTAINERS = (list, dict, set, tuple, frozenset, deque)
+
+# What is not looked into: the state of a logger or a loader, or what a process opens for itself, is in no sample.
+OPAQUE = (logging.Logger, TorchDataLoader, PerProcess)
 
 
 @functools.cache  # and when it is first needed, since NumPy imports its generators then
@@ -118,14 +126,14 @@ def walk(
 
 
 def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
-    if is_open(value) or isinstance(value, PerProcess):
+    if is_open(value) or isinstance(value, OPAQUE):
         return  # reading changes where it is at, which does not matter if each copy opens its own
     if isinstance(value, ModuleType):
         yield from ((f"{name}.{attribute}", inner) for attribute, inner in variables_of(value).items())
     if isinstance(value, leaves()):
         return
     if isinstance(value, dict):
-        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(value.items(), most))
+        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(dict.items(value), most))
     elif isinstance(value, LRU_CACHE):
         kept = () if is_of_library(value) else enumerate(kept_values(value))
         items = ((name, value.__wrapped__), *((f"{name}().{place}", inner) for place, inner in kept))
@@ -135,13 +143,13 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         items = ((f"{name}.{part}", getattr(value, part)) for part in ("func", "args", "keywords"))
     elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
         owner = value.__self__
-        items = ((f"{name}.__self__", owner),) if is_of_user(owner) else ()
+        items = ((f"{name}.__self__", owner),) if is_owner(owner) else ()
         if isinstance(value, MethodType):
             items = (*items, (name, value.__func__))
     elif isinstance(value, FunctionType):
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
-        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(value, most)))
+        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(plain_iter(value), most)))
     elif isinstance(value, type):
         known = not is_installed(module_of(value))
         items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
@@ -171,7 +179,7 @@ def slots_of(kind: type) -> list[str]:
     names = [slots] if isinstance(slots, str) else [slot for slot in slots if isinstance(slot, str)]
     own = kind.__name__.lstrip("_")
     private = {name for name in names if name.startswith("__") and not name.endswith("__")}
-    return [f"_{own}{name}" if name in private else name for name in names if not name.endswith("__")]
+    return [f"_{own}{name}" if name in private else name for name in names if name not in _PYTHONS_SLOTS]
 
 
 def value_of(variable: ContextVar[Any]) -> Any:
@@ -194,21 +202,31 @@ def variables_of(module: ModuleType) -> dict[str, Any]:
     }
 
 
-def is_of_user(owner: Any) -> bool:
-    """Whether what a method belongs to is of the user's making, or a plain container, iterator or generator."""
-    module = type(owner).__module__
-    return (
-        is_iterator(owner)
-        or isinstance(owner, generators())
-        or (module == "builtins" and not isinstance(owner, ModuleType))
-        or not is_installed(module)
-    )
+def is_owner(value: Any) -> bool:
+    """Whether what a method belongs to is an object, and neither a module nor a class."""
+    return not (value is None or issubclass(type(value), (ModuleType, type)))
+
+
+def plain_iter(value: Any) -> Iterator[Any]:
+    """Iterate over a container of Python's, or one derived from it, whatever its class makes of that."""
+    kind = next(kind for kind in type(value).__mro__ if kind in _ITERATED)
+    return _ITERATED[kind](value)
+
+
+def values_of(value: Any) -> Iterator[Any]:
+    """Iterate over the values of a container, without its class's own methods; see :func:`plain_iter`."""
+    return iter(dict.values(value)) if isinstance(value, dict) else plain_iter(value)
+
+
+_ITERATED: dict[type, Callable[[Any], Iterator[Any]]] = {
+    kind: kind.__iter__ for kind in (list, tuple, deque, OrderedDict, dict, set, frozenset, MappingProxyType)
+}
 
 
 def is_unchanging(value: Any) -> bool:
     """Whether an object has nothing that can be set, and nobody can change what it is."""
     kind: Any = type(value)
-    return kind.__dictoffset__ == 0 and not is_of_user(value) and is_constant(value)
+    return kind.__dictoffset__ == 0 and is_installed(kind.__module__) and is_constant(value)
 
 
 def is_pythons(name: str) -> bool:
@@ -257,10 +275,11 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     known, names = function.__globals__, names_used(function.__code__)
-    for name in names & known.keys():
+    read = set(globals_read(function.__code__))
+    for name in read & known.keys():
         if not issubclass(type(known[name]), ModuleType):
             yield f"{known.get('__name__')}.{name}", known[name]
-    for name in set_in_builtins(names - known.keys()):
+    for name in set_in_builtins(read - known.keys()):
         yield f"builtins.{name}", vars(builtins)[name]
     for module in modules_used(function):
         for name in names & vars(module).keys():

@@ -16,6 +16,7 @@ from foreload.cache.store import SampleStore
 from foreload.checks import Indices, check_callable, check_index
 from foreload.datasets.folders import absolute
 from foreload.datasets.stream import Streamable, runs_of
+from foreload.forks.per_process import PerProcess
 from foreload.machine import granted_memory
 from foreload.options import Keep, LoadingMode
 from foreload.protocol import UserCode
@@ -182,6 +183,7 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
         """Return a dataset that keeps what it reads itself, since it may be changed to read other samples."""
         other = type(self).__new__(type(self))
         state: dict[str, Any] = {**self.__getstate__(), "_kept": copy.copy(self._kept)}  # type: ignore[dict-item]
+        state |= {name: PerProcess() for name, value in state.items() if isinstance(value, PerProcess)}
         getattr(other, "__setstate__", vars(other).update)(state)
         return other
 

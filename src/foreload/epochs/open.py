@@ -25,6 +25,7 @@ from foreload.order.own_state import has_state
 from foreload.protocol import Assembly, EpochListener
 from foreload.threads import are_over
 from foreload.workers.crew import Crew
+from foreload.workers.selection import watched_parts
 from foreload.workers.spec import CrewSpec
 from foreload.workers.surroundings import LoopSurroundings, ProcessSurroundings, ThreadSurroundings
 from foreload.workers.worker_info import WorkerIdentity
@@ -155,8 +156,7 @@ def _held(spec: EpochSpec, crew: Crew) -> CopiedState | None:
         crew.close()  # persistent workers, which have copies of what was there before
     held: CopiedState | None = crew.held
     if held is None and crew.choice is not None and crew.is_open and not spec.draws_at_once:
-        parts = spec.dataset, spec.batches.transform, spec.batches.collate_fn
-        held = CopiedState(*parts, fills=crew.choice.fills)
+        held = CopiedState(*watched_parts(spec.dataset, spec.batches), fills=crew.choice.fills)
     return held
 
 

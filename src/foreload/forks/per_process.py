@@ -22,21 +22,22 @@ class PerProcess(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, Hashable], T] = {}
+        self._made: tuple[int, dict[Hashable, T]] = os.getpid(), {}
 
     def get(self, make: Callable[[], T], key: Hashable = None) -> T:
         """Return what this process has made under a key, or make it; of several threads, all get that of one."""
-        place = os.getpid(), key
-        found = self._made.get(place)
-        return self._made.setdefault(place, make()) if found is None else found
+        made = self._made_here()
+        found = made.get(key)
+        return made.setdefault(key, make()) if found is None else found
 
     def pop(self, key: Hashable = None) -> T | None:
         """Return what this process has made under a key, and forget it; None if there is nothing."""
-        return self._made.pop((os.getpid(), key), None)
+        return self._made_here().pop(key, None)
 
-    def clear(self) -> None:
-        """Forget what all processes have made."""
-        self._made.clear()
+    def _made_here(self) -> dict[Hashable, T]:
+        if self._made[0] != os.getpid():  # a fork lets go of its parent's
+            self._made = os.getpid(), {}
+        return self._made[1]
 
     def __reduce__(self) -> Any:
         return PerProcess, ()

@@ -21,28 +21,29 @@ from typing import Any
 
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.digest import CHANGES, StateWatch
+from foreload.dataset_state.digest import StateWatch
 from foreload.dataset_state.looks.fills import OPENED, Fills
-from foreload.dataset_state.sealed import UNTOLD, find_sealed
 from foreload.dataset_state.shared import why_not_measured
-from foreload.dataset_state.walk import find_open_file
-from foreload.forks.descriptors import READS_ON, Positions, cut_connections
+from foreload.forks.descriptors import Positions, cut_connections
 from foreload.forks.fork import forked
 from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.tune.candidates import Candidate, candidates_of, look_seconds, never_pays, seconds_by_processes
-from foreload.tune.sample_cost import MIN_EPOCH_SECONDS, made_by_others, note_questions, sample_cost
+from foreload.tune.sample_cost import (
+    MIN_EPOCH_SECONDS,
+    common_samples,
+    glanced_seconds,
+    holds_many,
+    made_by_others,
+    note_questions,
+    sample_cost,
+    why_changed,
+    why_not_copied,
+)
 from foreload.tune.workload import NotWanted, Turns, Workload
 
-__all__ = [
-    "MEMORY_SHARE",
-    "TINY_SAMPLE_SECONDS",
-    "TOO_LONG",
-    "Measurement",
-    "Rates",
-    "measure_workers",
-]
+__all__ = ["MEMORY_SHARE", "TINY_SAMPLE_SECONDS", "TOO_LONG", "Measurement", "Rates", "measure_workers"]
 
 # Samples per second of each.
 Rates = dict[Candidate, float]
@@ -58,10 +59,9 @@ TOO_LONG = "they took too long"
 
 # What the fork sends besides rates.
 _SAMPLE_BYTES, _CANDIDATES, _TROUBLE, _STATE = "sample bytes", "candidates", "trouble", "state"
-_IS_ESTIMATED, _IS_PURE, _FILLS = "is estimated", "is pure", "fills"
+_IS_ESTIMATED, _IS_PURE, _FILLS, _COMMON = "is estimated", "is pure", "fills", "common samples"
 
 # Why copies of a dataset might load other samples.
-_OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
 _MADE = "loading sets {!r} when it is first needed: {}"
 
 # In epochs shorter than this, only what is not clear is tried.
@@ -101,6 +101,7 @@ class Measurement:
         is_estimated: whether rates but that of the calling thread are estimates.
         is_pure: whether loading was seen to change nothing in the dataset.
         fills: hashes of what loading makes in it where nothing was, whichever sample is the first.
+        common: a hash of some samples; b"": loading opens nothing that they may be read on from.
     """
 
     rates: Rates
@@ -111,6 +112,7 @@ class Measurement:
     is_estimated: bool = False
     is_pure: bool = False
     fills: Fills = field(default_factory=dict)
+    common: bytes = b""
 
 
 # Measures something in a fork: yields names and values.
@@ -124,17 +126,23 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
         work: what they load.
         cores: the cores that they may use.
     """
+    if holds_many(work.watched):
+        glanced = _in_fork(work, _glance)
+        if any(rate * MIN_EPOCH_SECONDS > len(work.view) for rate in glanced.rates.values()):
+            return glanced
     measured = _in_fork(work, partial(_measure, cores=cores))
-    if measured.state or not any(measured.fills.values()):
-        return replace(measured, fills={})
+    if measured.state or not measured.fills:
+        return measured
     # (What the first fork has made there, it cannot make again.)
     other = _in_fork(work, _make)
     fills = {name: made for name, made in measured.fills.items() if made in (OPENED, other.fills.get(name))}
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
-    if differing is None and not other.trouble:
+    is_same = measured.common in (b"", other.common)
+    if differing is None and is_same and not other.trouble:
         return replace(measured, fills=fills)
     _, name, _ = differing or min(measured.fills)
-    why = _MADE.format(name, other.trouble or "it differs with the sample that is the first")
+    differs = "it differs with the sample that is the first" if is_same else "samples depend on those before, then"
+    why = _MADE.format(name, other.trouble or differs)
     rates = {candidate: rate for candidate, rate in measured.rates.items() if candidate[0] == "threads"}
     return replace(measured, fills={}, rates=rates, state=why, is_pure=False)
 
@@ -198,6 +206,7 @@ def _answers(pipe: int) -> Measurement:
         is_estimated=_IS_ESTIMATED in found,
         is_pure=bool(found.get(_IS_PURE, not state)),
         fills=found.get(_FILLS, {}),
+        common=found.get(_COMMON, b""),
     )
 
 
@@ -212,7 +221,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         return
     watch, positions = StateWatch(*work.watched), Positions()
     held = CopiedState(*work.watched)
-    state = _why_not_copied(work.watched, held)
+    state = why_not_copied(work.watched, held)
     if state and "threads" not in work.kinds:
         yield _STATE, state
         return
@@ -220,8 +229,11 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     unsent: list[str] = []
     seconds, busy, sending = sample_cost(work, size, watch, unsent)
     work = replace(work, sending=sending)
-    yield _FILLS, held.made()
-    state = state or _state(watch, asked, positions)
+    made = held.made()
+    yield _FILLS, made
+    if OPENED in made.values():
+        yield _COMMON, common_samples(work)
+    state = state or why_changed(watch, asked, positions)
     if unsent and not state:
         state = unsent[0]
         yield _IS_PURE, True
@@ -244,7 +256,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
             return
     yield ("threads", 0), alone.rate()
     watch.look()
-    state = state or _state(watch, asked, positions)
+    state = state or why_changed(watch, asked, positions)
     if state:
         yield _STATE, state
         if "threads" not in work.kinds:
@@ -266,14 +278,15 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
 
 
-def _why_not_copied(parts: tuple[Any, ...], held: CopiedState) -> str:
-    open_file = next(map(_OPEN.format, filter(None, map(find_open_file, parts))), "")
-    return open_file or next(map(UNTOLD.format, filter(None, map(find_sealed, parts))), "") or held.untold or ""
-
-
 def _make(work: Workload) -> Iterator[tuple[Any, Any]]:
     unshare(with_locks=True)
     yield _FILLS, made_by_others(work)
+    yield _COMMON, common_samples(work)
+
+
+def _glance(work: Workload) -> Iterator[tuple[Any, Any]]:
+    unshare(with_locks=True)
+    yield ("threads", 0), 1 / glanced_seconds(work)
 
 
 def _in_turns(
@@ -333,12 +346,3 @@ def _one_by_one(
             raise MemoryError(f"no room to try {too_large}")
         with closing(Turns(work, kind, number, min(batch, int(room / number)))) as trial:
             yield candidate, trial.rate()
-
-
-def _state(watch: StateWatch, asked: list[str], positions: Positions) -> str:
-    if asked:
-        return asked[0]
-    if watch.change is not None:
-        return CHANGES.format(watch.change)
-    moved = positions.moved()
-    return "" if moved is None else READS_ON.format(moved)

@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
+
 from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten, flatten_exactly, restore
+from foreload.checks import optional
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.digest import StateWatch
+from foreload.dataset_state.digest import CHANGES, StateWatch
 from foreload.dataset_state.given import find_held, find_reference
-from foreload.dataset_state.looks.fills import Fills
+from foreload.dataset_state.looks.fills import Fills, content_of
+from foreload.dataset_state.sealed import UNTOLD, find_sealed
+from foreload.dataset_state.walk import find_open_file
+from foreload.forks.descriptors import READS_ON, Positions
 from foreload.record.usage import queued_seconds
 from foreload.tune.workload import STRIDE, Sending, Workload
 
-__all__ = ["MIN_EPOCH_SECONDS", "made_by_others", "note_questions", "sample_cost"]
+__all__ = [
+    "MIN_EPOCH_SECONDS",
+    "common_samples",
+    "glanced_seconds",
+    "holds_many",
+    "made_by_others",
+    "note_questions",
+    "sample_cost",
+    "why_changed",
+    "why_not_copied",
+]
 
 # Why copies of a dataset might not do.
 NOT_SENT = "a process could not send batches as they are: {}"
+_OPEN = "the dataset holds {!r} open, which processes forked from this one would share"
 _ASKS = "samples ask for get_worker_info(), which in worker processes says something else"
 
 # In epochs shorter than this, no workers are tried: trying would take longer than what is gained.
@@ -32,6 +51,12 @@ _FEWEST_SAMPLES = 3
 
 # The samples that show what loading makes in the dataset.
 _MADE_BY, _MOST_MADE = 3, 1000
+
+# The samples that are loaded once more after others, to see whether they are the same then.
+_COMMON = 3
+
+# A container with more values holds many.
+_MANY = 20_000
 
 # The samples that are collated to see what that takes, as many as a batch has, or loading is measured with.
 _MOST_COLLATED = 64
@@ -90,6 +115,50 @@ def sample_cost(
     return cost + collating[0], busy + collating[1], sending
 
 
+def why_not_copied(parts: tuple[Any, ...], held: CopiedState) -> str:
+    """Return why copies of the dataset cannot be told to be still the same; "": they can."""
+    open_file = next(map(_OPEN.format, filter(None, map(find_open_file, parts))), "")
+    return open_file or next(map(UNTOLD.format, filter(None, map(find_sealed, parts))), "") or held.untold or ""
+
+
+def why_changed(watch: StateWatch, asked: list[str], positions: Positions) -> str:
+    """Return what loading was seen to change, or to ask; "": nothing."""
+    if asked:
+        return asked[0]
+    if watch.change is not None:
+        return CHANGES.format(watch.change)
+    moved = positions.moved()
+    return "" if moved is None else READS_ON.format(moved)
+
+
+def holds_many(parts: tuple[Any, ...]) -> bool:
+    """Whether a dataset holds so many values that to look at all may take longer than to load them."""
+    own = [value for part in parts for value in (optional(part, "__dict__") or {}).values()]
+    return any(isinstance(value, (list, tuple, dict, set)) and len(value) > _MANY for value in own)
+
+
+def glanced_seconds(work: Workload) -> float:
+    """Return what a sample takes, without a look at what loading it changes."""
+    work.view[0]  # which may open files
+    began = time.perf_counter()
+    for place in range(1, _FEWEST_SAMPLES):
+        work.view[place * STRIDE % len(work.view)]
+    return (time.perf_counter() - began) / (_FEWEST_SAMPLES - 1)
+
+
+def common_samples(work: Workload) -> bytes:
+    """Return a hash of some samples, which are the same whatever was loaded before, but for what they draw."""
+    size = len(work.view)
+    found = []
+    for place in range(_COMMON):
+        index = (place * STRIDE + size // 3) % size
+        random.seed(index)
+        np.random.seed(index)
+        torch.manual_seed(index)
+        found.append(content_of(work.view[index]))
+    return b"".join(found)
+
+
 def made_by_others(work: Workload) -> Fills:
     """Return what loading makes in the dataset where nothing was, if other samples are the first."""
     held, size = CopiedState(*work.watched), len(work.view)
@@ -97,7 +166,7 @@ def made_by_others(work: Workload) -> Fills:
     if work.collate is not None:
         work.collate(samples)
     began = time.perf_counter()
-    for place in range(_MOST_MADE):  # the same as those that cost was told by, so that they make the same
+    for place in range(_MOST_MADE):  # as those that cost was told by, so that they make the same
         if time.perf_counter() - began > 2 * _COST_SECONDS:
             break
         work.view[(place * STRIDE + 1) % size]

@@ -20,6 +20,7 @@ from torch.utils.data import Sampler, default_convert
 from foreload.batch.buffers import Buffers
 from foreload.batch.collate import is_default_collate
 from foreload.batch.columns import ColumnAssembly
+from foreload.batch.spec import BatchSpec
 from foreload.cache.view import holds_values
 from foreload.cache.wrappers import is_remote
 from foreload.checks import known_length
@@ -34,13 +35,16 @@ from foreload.workers.spec import CrewSpec
 from foreload.workers.start.method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code, is_declared
 
-__all__ = ["Trial", "is_outdated", "is_selected", "select_workers", "sent_parts"]
+__all__ = ["Trial", "is_outdated", "is_selected", "select_workers", "sent_parts", "watched_parts"]
 
 # Begins to load with the kind and number of workers and the sampler given, which is a batch sampler or is not.
 Trial = Callable[[WorkerKind, int, Sampler[Any], bool], Any]
 
 # An epoch must take this long in one thread for processes to be worth starting by other methods than a fork.
 _MIN_SPAWNED_SECONDS = 20.0
+
+# The samples of a batch that a sampler of batches makes, whose size nobody knows.
+_UNKNOWN_BATCH = 16
 
 
 class _Parts:
@@ -131,7 +135,7 @@ def is_outdated(spec: CrewSpec, choice: Choice) -> bool:
     if spec.workers != "auto" or spec.persistent or holds_values(spec.dataset):
         return False
     if choice.made_of:
-        return made_of(*_watched(spec)) != choice.made_of
+        return made_of(*watched_parts(spec.dataset, spec.batches)) != choice.made_of
     if choice.kind != "threads" or choice.count == 0:
         return False
     is_native = _native_assembly(spec) is not None
@@ -195,10 +199,11 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
     may_share = user_code is None and not holds_values(spec.dataset)
     kinds: tuple[WorkerKind, ...] = ("threads",) if may_share else ()
     kinds = kinds if trouble is not None else (*kinds, "processes")
-    size = spec.batches.batch_size if spec.batches.auto_collation else None
+    size = (spec.batches.batch_size or _UNKNOWN_BATCH) if spec.batches.auto_collation else None
     key = (size, kinds, start_method(spec.context), spec.prefetch_factor, spec.memory.limit)
     parts = _Parts.of(spec.dataset, spec.batches.collate_fn, spec.batches.transform)
-    watched = _watched(spec) if user_code is not None or is_declared(spec.dataset) else ()
+    is_watched = user_code is not None or is_declared(spec.dataset)
+    watched = watched_parts(spec.dataset, spec.batches) if is_watched else ()
     present = made_of(*watched)
     known = _chosen.get((parts, key))
     if known is not None and (not known.made_of or known.made_of == present):
@@ -208,7 +213,11 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
     if trial is None:
         why = "its cache holds samples already, so loading cannot be measured; make another loader for that"
         return Choice("threads", 0, why)
-    own = _own_collate(spec) if spec.batches.auto_collation else partial(_collate_one, spec.batches.collate_fn)
+    own = (
+        _own_collate(spec.batches)
+        if spec.batches.auto_collation
+        else partial(_collate_one, spec.batches.collate_fn)
+    )
     work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
     choice = choose_workers(work)
     if choice.is_pure:
@@ -224,9 +233,9 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
     return choice
 
 
-def _own_collate(spec: CrewSpec) -> Any:
-    collate = spec.batches.collate_fn
-    is_torchs = is_default_collate(collate) if spec.batches.auto_collation else collate is default_convert
+def _own_collate(batches: BatchSpec) -> Any:
+    collate = batches.collate_fn
+    is_torchs = is_default_collate(collate) if batches.auto_collation else collate is default_convert
     return None if is_torchs else collate
 
 
@@ -234,10 +243,9 @@ def _collate_one(collate: Callable[[Any], Any], samples: list[Any]) -> Any:
     return collate(samples[0])
 
 
-def _watched(spec: CrewSpec) -> tuple[Any, ...]:
-    """Return the dataset and the user's code that is applied to its samples."""
-    own = _own_collate(spec)
-    return spec.dataset, *(part for part in (spec.batches.transform, own) if part is not None)
+def watched_parts(dataset: Any, batches: BatchSpec) -> tuple[Any, ...]:
+    """Return a dataset and the user's code that is applied to its samples."""
+    return dataset, *(part for part in (batches.transform, _own_collate(batches)) if part is not None)
 
 
 def _unless_too_short(spec: CrewSpec, choice: Choice) -> Choice:

@@ -16,7 +16,7 @@ from foreload.checks import module_of, optional, tells_class
 from foreload.dataset_state.between_epochs.loading_code import Names, names_of, unwrapped
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.names import names_used
-from foreload.dataset_state.walk import CONTAINERS, PLAIN, slots_of
+from foreload.dataset_state.walk import CONTAINERS, PLAIN, slots_of, values_of
 
 __all__ = ["functions_of", "is_plain_container", "names", "own_attributes", "owners", "read_by"]
 
@@ -54,7 +54,7 @@ def owners(roots: Iterable[Any], read: frozenset[str]) -> Iterator[Owner]:
             yield value, own
             left += () if isinstance(value, type) else (own[name] for name in own if name in read)
         elif is_plain_container(value):
-            left += islice(value.values() if isinstance(value, dict) else value, _MOST_OBJECTS)
+            left += islice(values_of(value), _MOST_OBJECTS)
         elif not isinstance(value, type):
             left += _parts_of(value)
 

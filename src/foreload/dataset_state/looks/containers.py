@@ -10,13 +10,17 @@ from typing import Any
 
 from foreload.dataset_state.kept import kept_values
 from foreload.dataset_state.looks.look import is_same, made_of_pairs
+from foreload.dataset_state.walk import plain_iter
 
-__all__ = ["Contents", "Kept", "Records", "are_settled"]
+__all__ = ["ATOMS", "MOST_RECORDS", "Contents", "Kept", "Records", "Unordered", "are_settled"]
+
+# The most containers that are looked at, within others.
+MOST_RECORDS = 200_000
 
 # Larger containers are compared with less care for what is equal, but of another type.
 _SHORT = 100_000
 
-_ATOMS: frozenset[type] = frozenset({int, float, complex, bool, str, bytes, type(None)})
+ATOMS: frozenset[type] = frozenset({int, float, complex, bool, str, bytes, type(None)})
 _FROZEN: frozenset[type] = frozenset({tuple, frozenset})
 _PYTHONS_OWN = _FROZEN | {list, dict, set}
 
@@ -28,13 +32,13 @@ def are_settled(values: Collection[Any]) -> bool:
     (True, False)
     """
     kinds = set(map(type, values))
-    while not kinds <= _ATOMS:
-        if not kinds <= _ATOMS.union(_FROZEN):
+    while not kinds <= ATOMS:
+        if not kinds <= ATOMS.union(_FROZEN):
             return False
         if not kinds <= _FROZEN:
             values = [value for value in values if type(value) in _FROZEN]
         kinds = set(map(type, chain.from_iterable(values)))  # (Most often, these are no tuples.)
-        if not kinds <= _ATOMS:  # (Many may hold the same ones.)
+        if not kinds <= ATOMS:  # (Many may hold the same ones.)
             values = list({id(value): value for value in chain.from_iterable(values)}.values())
     return True
 
@@ -47,28 +51,30 @@ class Contents:
         self.renew()
 
     def renew(self) -> None:
-        self._size, self._before = len(self._value), self._items()
+        self._before = self._items()
 
     def _items(self) -> tuple[Any, ...]:
         value = self._value
         if isinstance(value, set):
-            return (set(value),)
-        if isinstance(value, (dict, MappingProxyType)):
+            return (set(plain_iter(value)),)
+        if isinstance(value, dict):
+            return (list(plain_iter(value)), list(dict.values(value)))
+        if isinstance(value, MappingProxyType):
             return (list(value), list(value.values()))
-        return (list(value),)
+        return (list(plain_iter(value)),)
 
     def changed(self) -> str | None:
         value, before = self._value, self._before
-        if len(value) != self._size:
-            return self.name
         if type(value) is list:
-            return None if _are_items(value, before[0]) else self.name
-        return None if all(map(_are_items, self._items(), before)) else self.name
+            return None if len(value) == len(before[0]) and _are_items(value, before[0]) else self.name
+        now = self._items()
+        return None if len(now[0]) == len(before[0]) and all(map(_are_items, now, before)) else self.name
 
     def made(self) -> list[tuple[Any, Any]] | None:
-        if len(self._value) != self._size or isinstance(self._value, set):
+        items = self._items()
+        if len(items[0]) != len(self._before[0]) or isinstance(self._value, set):
             return None
-        before, now = (chain.from_iterable(items) for items in (self._before, self._items()))
+        before, now = (chain.from_iterable(each) for each in (self._before, items))
         return made_of_pairs(zip(_places(self.name), before, now, strict=False))
 
 
@@ -96,6 +102,7 @@ class Records:
         records: the containers, and whatever lies beside them.
 
     Attributes:
+        is_whole: whether all are looked at, which takes too long for very many.
         others: what else there is in them, each object once: all that is neither a number nor a text, nor a list,
             dict, set or tuple of Python's own.
 
@@ -110,14 +117,18 @@ class Records:
         self.renew()
 
     def renew(self) -> None:
+        self.is_whole = True
         self._views: list[Collection[Any]] = []
         self._sets: list[set[Any]] = []
         others: dict[int, Any] = {}
         seen: set[int] = set()
-        left = [value for value in self._records if type(value) not in _ATOMS]
+        left = [value for value in self._records if type(value) not in ATOMS]
         while left:
             new = list({id(value): value for value in left if id(value) not in seen}.values())
             seen.update(map(id, new))
+            self.is_whole = len(seen) <= MOST_RECORDS
+            if not self.is_whole:
+                break
             lists = [value for value in new if type(value) is list]
             dicts = [value for value in new if type(value) is dict]
             sets = [value for value in new if type(value) is set]
@@ -126,7 +137,7 @@ class Records:
             self._views += (*lists, *dicts, *map(dict.values, dicts))
             self._sets += sets
             inside = chain.from_iterable((*lists, *sets, *tuples, *dicts, *map(dict.values, dicts)))
-            left = [value for value in inside if type(value) not in _ATOMS]
+            left = [value for value in inside if type(value) not in ATOMS]
         self.others = list(others.values())
         self._sizes, self._values = list(map(len, self._views)), list(chain.from_iterable(self._views))
         self._members = [set(value) for value in self._sets]
@@ -144,6 +155,10 @@ class Records:
         return made_of_pairs(zip(_places(self.name), self._values, chain.from_iterable(self._views), strict=False))
 
 
+class Unordered(list[Any]):
+    """Values whose order means nothing."""
+
+
 class Kept:
     """A look at a function that keeps what it returns."""
 
@@ -155,8 +170,8 @@ class Kept:
         self._before = kept_values(self._function)
 
     def changed(self) -> str | None:
-        kept, before = kept_values(self._function), self._before
-        return None if len(kept) == len(before) and all(map(is_, kept, before)) else self.name
+        kept, before = kept_values(self._function), self._before  # in an order that each call may change
+        return None if sorted(map(id, kept)) == sorted(map(id, before)) else self.name
 
     def made(self) -> list[tuple[Any, Any]] | None:
-        return None if self._before else [((self.name, 0), kept_values(self._function))]
+        return None if self._before else [((self.name, 0), Unordered(kept_values(self._function)))]

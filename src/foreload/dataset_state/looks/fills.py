@@ -20,10 +20,11 @@ import torch
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.digest import checksum, digest
 from foreload.dataset_state.handles import handle_kind
+from foreload.dataset_state.looks.containers import ATOMS, Unordered
 from foreload.dataset_state.looks.numbers import memory_of, spread
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 
-__all__ = ["OPENED", "Fills", "Place", "contents_of", "may_fill"]
+__all__ = ["OPENED", "Fills", "Place", "content_of", "contents_of", "may_fill"]
 
 # The numbers of a file that are read.
 _MOST_PLACES = 16
@@ -48,7 +49,7 @@ def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
     >>> contents_of([(place, 3)]) == contents_of([(place, 4)])
     False
     """
-    return {place: OPENED if _is_opened(value) else _content_of(value) for place, value in made}
+    return {place: OPENED if _is_opened(value) else content_of(value) for place, value in made}
 
 
 def may_fill(place: Place, value: Any, fills: Fills) -> bool:
@@ -59,7 +60,7 @@ def may_fill(place: Place, value: Any, fills: Fills) -> bool:
         value: it.
         fills: what is known to be made there, whichever sample is the first.
     """
-    return _is_opened(value) or (place in fills and _content_of(value) == fills[place])
+    return _is_opened(value) or (place in fills and content_of(value) == fills[place])
 
 
 def _is_opened(value: Any) -> bool:
@@ -69,7 +70,7 @@ def _is_opened(value: Any) -> bool:
     return bool(handle_kind(value)) or (is_sealed(value) and not is_made_of_samples(value))
 
 
-def _content_of(value: Any) -> bytes:
+def content_of(value: Any) -> bytes:
     if digest(value)[0] == "generator" or is_made_of_samples(value):  # which each use of it changes
         return os.urandom(16)
     known = hashlib.blake2b(digest_size=16)
@@ -88,7 +89,11 @@ class _Pickler(ContentPickler):
 
     def persistent_id(self, thing: Any) -> Any:
         if type(thing) in (set, frozenset):
-            return type(thing).__name__, sorted(map(_content_of, thing))
+            are_atoms = ATOMS.issuperset(map(type, thing))
+            hashes: Any = map(repr if are_atoms else content_of, thing)
+            return type(thing).__name__, sorted(hashes)
+        if type(thing) is Unordered:
+            return sorted(map(content_of, thing))
         return None
 
     def reducer_override(self, thing: Any) -> Any:

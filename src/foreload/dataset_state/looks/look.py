@@ -83,16 +83,21 @@ class Attributes:
 
     def renew(self) -> None:
         self._own: Any = vars(self._holder)
+        self._kind = type(self._holder)
         self._names, self._values = list(self._own), list(self._own.values())
 
     def changed(self) -> str | None:
         """Return the name of an attribute that is not the same as before; None if all are."""
         own = self._own = vars(self._holder)
+        if type(self._holder) is not self._kind:
+            return self.name
         if list(own) == self._names and all(map(is_, own.values(), self._values)):
             return None
         return next((name for name, before, value in self._pairs() if not is_same(value, before)), None)
 
     def made(self) -> list[tuple[Any, Any]] | None:
+        if type(self._holder) is not self._kind:
+            return None
         return made_of_pairs(((name, 0), before, value) for name, before, value in self._pairs())
 
     def _pairs(self) -> Iterator[tuple[str, Any, Any]]:
@@ -114,4 +119,7 @@ def made_of_pairs(pairs: Any) -> list[tuple[Any, Any]] | None:
 
 def is_same(value: Any, before: Any) -> bool:
     """Whether a value is the same object, or a number or text that equals the one before."""
-    return value is before or (type(value) is type(before) and isinstance(value, _PLAIN) and value == before)
+    if value is before:
+        return True
+    is_equal = type(value) is type(before) and isinstance(value, _PLAIN) and value == before
+    return is_equal and bool(value or repr(value) == repr(before))  # (0.0 equals -0.0)

@@ -14,7 +14,7 @@ from foreload.checks import Array
 from foreload.dataset_state.looks.look import IsSame, is_same
 from foreload.datasets.mapped_files import mapping_of_large
 
-__all__ = ["Numbers", "memory_of", "numbers_of", "spread"]
+__all__ = ["Numbers", "memory_of", "numbers_of", "objects_in", "spread"]
 
 # Numbers that take so many bytes are compared as a whole; of more, those at so many places, or in a file.
 _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 1 << 24, 1_024, 16
@@ -31,7 +31,7 @@ class Numbers:
         self.renew()
 
     def renew(self) -> None:
-        self._before = _memory_of(self._value)
+        self._before = _whose_memory(self._value)
         self._are_same = list(numbers_of(self._value))
 
     def changed(self) -> str | None:
@@ -42,14 +42,14 @@ class Numbers:
 
     def sent(self) -> None:
         """Look again if nothing but sending the tensor has moved its memory to where processes share it."""
-        before, now = self._before, _memory_of(self._value)
+        before, now = self._before, _whose_memory(self._value)
         if before is None or now is None or before[0] or not now[0]:
             return
         if now[1] is before[1] and now[2] == before[2]:
             self.renew()
 
 
-def _memory_of(value: Any) -> tuple[bool, Any, int | None] | None:
+def _whose_memory(value: Any) -> tuple[bool, Any, int | None] | None:
     """Return whether processes share a tensor's memory, and what has it, and what counts the tensor's changes."""
     if not isinstance(value, torch.Tensor):
         return None
@@ -71,8 +71,8 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
     if not numbers.size:
         return
     if numbers.dtype.hasobject:
-        items = numbers.ravel().tolist()
-        yield lambda: numbers.size == len(items) and all(map(is_same, numbers.ravel().tolist(), items))
+        items = objects_in(numbers)
+        yield lambda: len(now := objects_in(numbers)) == len(items) and all(map(is_same, now, items))
         return
     in_file = isinstance(numbers, np.memmap) or isinstance(numbers.base, np.memmap)
     numbers = np.asarray(numbers)  # views of masked arrays cannot have another dtype
@@ -83,7 +83,7 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
         if not file.writable:
             return
     if numbers.nbytes <= _MOST_BYTES and not (numbers.flags.c_contiguous or in_file):
-        numbers = numbers.T
+        numbers = numbers.transpose(np.argsort(numbers.strides)[::-1])
         if not numbers.flags.c_contiguous:
             apart = numbers.tobytes()
             yield lambda: bool(numbers.tobytes() == apart)
@@ -100,6 +100,13 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
     at = np.unravel_index(places, numbers.shape)
     some = numbers[at].tobytes()
     yield lambda: bool(numbers[at].tobytes() == some)
+
+
+def objects_in(array: Array) -> list[Any]:
+    """Return the values of an array with objects in it, of a structured one field by field."""
+    if array.dtype.names is None:
+        return array.ravel().tolist()
+    return [value for name in array.dtype.names for value in objects_in(array[name])]
 
 
 class _Memory:

@@ -196,7 +196,6 @@ class HDF5Dataset(BaseDataset, NativeBatches):
         """Close this process's file, and free decoded chunks; the next sample opens it again."""
         if (bands := self._bands.pop()) is not None:
             bands.close()
-        self._bands.clear()
 
     def read(self, index: int) -> Any:
         """Load row ``index``, from 0 to ``len(self) - 1``; with ``target_name`` a tuple (row, target)."""

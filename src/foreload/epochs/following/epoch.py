@@ -64,11 +64,12 @@ class FollowingEpoch(ProcessEpoch[W]):
     ) -> None:
         self._held = held
         self._inline, self._alone = inline, alone
-        self._comparison = comparison if held is not None else None
         self._seen: tuple[int, int] | None = None  # samples, and nanoseconds that the loop has waited for them
         self._is_first = True
         fills = [] if held is None else held.fills.values()
         self._makes, self._opens = any(fills), OPENED in fills  # when it first loads: values, files
+        # To load here would open files here, which later copies of the dataset would share.
+        self._comparison = comparison if held is not None and not self._opens else None
         self._stand_down = stand_down
         self._firsts = firsts
         self._here: Assembly | None = None  # makes batches in the calling thread

@@ -1,0 +1,291 @@
+"""Looks at all that a dataset refers to: attributes, values, what functions close over and classes have."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import functools
+import io
+import mmap
+import random
+import weakref
+from array import array
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from functools import partial
+from operator import is_
+from types import BuiltinMethodType, FunctionType, MappingProxyType, MethodType, MethodWrapperType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from foreload.checks import module_of, optional, package_of, tells_class
+from foreload.dataset_state.digest import contents, digest
+from foreload.dataset_state.handles import handle_kind
+from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
+from foreload.dataset_state.looks.containers import MOST_RECORDS, Contents, Kept, Records, are_settled
+from foreload.dataset_state.looks.libraries import MEMOS_OF_PANDAS, columns_of, is_of_pandas, rules_of
+from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
+from foreload.dataset_state.looks.numbers import Numbers, objects_in
+from foreload.dataset_state.names import globals_read, modules_used, names_used, set_in_builtins
+from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
+from foreload.dataset_state.walk import (
+    OPAQUE,
+    generators,
+    is_owner,
+    is_pythons,
+    is_unchanging,
+    plain_iter,
+    slots_of,
+    value_of,
+    variables_of,
+)
+
+__all__ = ["Gathered"]
+
+# The most objects that are looked at, and the values of a container that are looked at one by one if there is a
+# quicker way.
+_MOST_OBJECTS, _MOST_INNER = 10_000, 64
+
+# Why it cannot be told whether copies of a dataset are still the same.
+_TOO_MANY_RECORDS = f"the dataset holds more than {MOST_RECORDS:,} lists and dicts, too many to look at each"
+_TOO_MANY = f"the dataset holds more than {_MOST_OBJECTS:,} objects, too many to see what is changed of them"
+
+# The bytes of a file in memory that are compared.
+_MOST_BYTES = 1 << 14
+
+# The bytes of libraries' objects that are pickled in each look, and what one counts that is not, for its size.
+_MOST_PICKLED, _TOO_LARGE_BYTES = 1 << 18, 1 << 17
+
+_PLAIN = (int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, tuple, deque, dict, set, frozenset, MappingProxyType)
+
+# The names by which code reads variables of the environment.
+_ENVIRONMENT = {"environ", "getenv"}
+
+# What ctypes holds in memory, also values that processes share.
+_C_DATA: Any = ctypes.Structure.__base__
+
+# What is compared as a whole, and may have attributes beside that.
+_WHOLE: tuple[Any, ...] = (
+    *(torch.Tensor, np.ndarray, bytearray, array, memoryview, _C_DATA, mmap.mmap, io.BytesIO, io.StringIO),
+    *(LRU_CACHE, FunctionType, functools.partial),
+)
+
+
+class Gathered:
+    """All that some objects refer to, with a look at each that can be changed.
+
+    Attributes:
+        looks: the looks.
+        generators: random generators, with a name and a digest of each as it was.
+        untold: a sentence that says why not all can be looked at; None if all are.
+        reads_environment: whether code among it reads variables of the environment.
+
+    >>> class Scaled: pass
+    >>> dataset = Scaled(); dataset.weights = [1, 2]
+    >>> gathered = Gathered()
+    >>> gathered.follow([("dataset", dataset)])
+    >>> dataset.weights.append(3); [name for look in gathered.looks if (name := look.changed())]
+    ['weights']
+    """
+
+    def __init__(self) -> None:
+        self.looks: list[Look] = []
+        self.generators: list[tuple[str, Any, Any]] = []
+        self.untold: str | None = None
+        self.reads_environment = False
+        self._left_bytes = _MOST_PICKLED
+        self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
+        self._left: deque[tuple[str, Any]] = deque()
+
+    def follow(self, parts: Iterable[tuple[str, Any]]) -> None:
+        """Look at objects, given with their names, and at all that they refer to."""
+        self._left += parts
+        seen = self._seen
+        while self._left and len(seen) < _MOST_OBJECTS:
+            name, value = self._left.popleft()
+            if not tells_class(value):
+                continue
+            if (not isinstance(value, _PLAIN) or hasattr(value, "__dict__")) and id(value) not in seen:
+                seen[id(value)] = value
+                self._watch(name, value)
+        self.untold = _TOO_MANY if self._left else self.untold
+        self._left.clear()
+
+    def _watch(self, name: str, value: Any) -> None:
+        if isinstance(value, OPAQUE):
+            return
+        if isinstance(value, (*_WHOLE, *generators())):
+            self._watch_attributes(value)
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            self.looks.append(Numbers(name, value))
+            if isinstance(value, np.ndarray) and value.dtype.hasobject:
+                self._watch_inner(name, objects_in(value))
+        elif isinstance(value, ModuleType):
+            self._watch_module(value)
+        elif isinstance(value, (bytearray, array, memoryview, _C_DATA)):
+            before = _numbers_in(value)
+            self._add(name, lambda: bool(_numbers_in(value) == before))
+        elif isinstance(value, (mmap.mmap, io.BytesIO, io.StringIO)):
+            text = contents(value, _MOST_BYTES)
+            self._add(name, lambda: contents(value, _MOST_BYTES) == text)
+        elif isinstance(value, generators()):
+            before = digest(value)
+            self.generators.append((name, value, before))
+            if not any(value is each for each in _of_the_program()):
+                self._add(name, lambda: bool(digest(value) == before))
+        elif isinstance(value, np.void):
+            record = value.tobytes()
+            self._add(name, lambda: value.tobytes() == record)
+        elif isinstance(value, LRU_CACHE):
+            if not is_of_library(value):
+                self.looks.append(Kept(name, value))
+                self._left += ((name, part) for part in (value.__wrapped__, *kept_values(value)))
+        elif isinstance(value, ContextVar):
+            self._add_value(name, lambda: value_of(value))
+        elif isinstance(value, weakref.ref):
+            self._add_value(name, value)
+        elif isinstance(value, FunctionType):
+            self._watch_function(name, value)
+        elif isinstance(value, MethodType):
+            self._left += [(name, value.__self__), (name, value.__func__)]
+        elif isinstance(value, (BuiltinMethodType, MethodWrapperType)):
+            self._left += [(name, value.__self__)] if is_owner(value.__self__) else []
+        elif isinstance(value, functools.partial):
+            for part in ("func", "args", "keywords"):
+                self._add_value(name, partial(getattr, value, part))
+        elif isinstance(value, type):
+            self._watch_class(value)
+        elif is_of_pandas(value):  # which pickles in other ways once it has been used
+            self._watch_object(name, value)
+        elif self._left_bytes > 0 and (state := state_of(value)) is not None:
+            self._left_bytes -= _TOO_LARGE_BYTES if state == TOO_LARGE else len(state)
+            if state not in (SEALED, TOO_LARGE):
+                self._add(name, lambda: state_of(value) == state)
+        elif not handle_kind(value):
+            if isinstance(value, _CONTAINERS):
+                self._watch_container(name, value)
+            if type(value) not in _CONTAINERS:
+                self._watch_object(name, value)
+
+    def _add(self, name: str, is_same: Callable[[], bool]) -> None:
+        self.looks.append(Whole(name, is_same))
+
+    def _add_value(self, name: str, get: Callable[[], Any], *, is_global: bool = False) -> None:
+        look = Value(name, get)
+        self.looks.append(look)
+        is_module = issubclass(type(look.before), ModuleType)
+        if not (is_module and is_global):  # of one that code names, only what it names there counts
+            self._left.append((name, look.before))
+
+    def _watch_attributes(self, value: Any) -> None:
+        own = optional(value, "__dict__")
+        if isinstance(own, dict):
+            memos: tuple[str, ...] = MEMOS_OF_PANDAS if is_of_pandas(value) else ()
+            self.looks.append(Attributes(type(value).__name__, value, memos.__contains__))
+            if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
+                memos, rules = ("_tokenizer",), rules_of(tokenizer)
+                self._add("_tokenizer", lambda: rules_of(tokenizer) == rules)
+            self._left += ((str(key), inner) for key, inner in own.items() if key not in memos)
+
+    def _watch_object(self, name: str, value: Any) -> None:
+        self._watch_attributes(value)
+        if isinstance(value, BaseException):
+            self._add_value("args", partial(getattr, value, "args", MISSING))
+        for slot in [slot for kind in type(value).__mro__ for slot in slots_of(kind)]:
+            self._add_value(slot, partial(getattr, value, slot, MISSING))
+        if columns := columns_of(value):
+            self._add(name, lambda: len(now := columns_of(value)) == len(columns) and all(map(is_, now, columns)))
+            self._left += ((name, part) for part in columns)
+        self._left += ((kind.__name__, kind) for kind in type(value).__mro__[:-1])
+
+    def _watch_names(self, own: Mapping[str, Any], names: Iterable[str]) -> None:
+        """Watch some variables of a module."""
+        for name in names:
+            self._add_value(name, partial(own.get, name, MISSING), is_global=True)
+
+    def _watch_module(self, module: ModuleType) -> None:
+        """Watch the variables of a module of the user's, and those that its own functions use."""
+        self._watch_names(vars(module), variables_of(module))
+        if not is_installed(module.__name__):
+            code = [each for each in vars(module).values() if isinstance(each, (FunctionType, type))]
+            self._left += ((each.__name__, each) for each in code if each.__module__ == module.__name__)
+
+    def _watch_container(self, name: str, value: Any) -> None:
+        if not isinstance(value, (tuple, frozenset)):
+            self.looks.append(Contents(name, value))
+        if isinstance(value, defaultdict):
+            self._add_value("default_factory", partial(getattr, value, "default_factory"))
+        if isinstance(value, dict):
+            inside = [*dict.values(value), *plain_iter(value)]
+        else:
+            inside = [*value.values(), *value] if isinstance(value, MappingProxyType) else [*plain_iter(value)]
+        self._watch_inner(name, inside)
+
+    def _watch_inner(self, name: str, inside: list[Any]) -> None:
+        """Watch what a container holds, as a whole if that is much and only of Python's own."""
+        if are_settled(inside):
+            return
+        held = [part for part in inside if type(part) not in _PLAIN]
+        if len(held) > _MOST_INNER:
+            records = Records(name, held)
+            self.untold = self.untold if records.is_whole else _TOO_MANY_RECORDS
+            self.looks.append(records)
+            held = [part for part in records.others if not is_unchanging(part)]
+        self._left += ((name, part) for part in held)
+
+    def _watch_class(self, kind: type) -> None:
+        if is_installed(module_of(kind)):
+            return
+        own = vars(kind)
+        self.looks.append(Attributes(kind.__name__, kind, is_pythons))
+        self._left += ((each.__name__, each) for each in (type(kind), *kind.__mro__[1:-1]))
+        inside = ((name, value) for name, value in own.items() if not is_pythons(name))
+        self._left += inside
+        for member in own.values():
+            function = getattr(member, "fget" if isinstance(member, property) else "__func__", None)
+            if isinstance(function, (FunctionType, LRU_CACHE)):
+                self._left.append((function.__name__, function))
+
+    def _watch_function(self, name: str, function: FunctionType) -> None:
+        for part in ("__defaults__", "__kwdefaults__"):
+            self._add_value(name, partial(getattr, function, part))
+        self.looks.append(Value(name, partial(getattr, function, "__code__")))
+        cells = list(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        if is_installed(function.__globals__.get("__name__", "")):
+            # One that decorates the user's: what it keeps for itself decides nothing.
+            inside = ((variable, optional(cell, "cell_contents")) for variable, cell in cells)
+            self._left += ((variable, value) for variable, value in inside if _is_of_user(value))
+            return
+        for variable, cell in cells:
+            self._add_value(variable, partial(optional, cell, "cell_contents"))
+        self.reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
+        known = function.__globals__
+        read = globals_read(function.__code__)
+        self._watch_names(known, read)
+        self._watch_names(vars(builtins), set_in_builtins(each for each in read if each not in known))
+        for module in modules_used(function):
+            self._watch_names(vars(module), sorted(names_used(function.__code__) & vars(module).keys()))
+
+
+def _numbers_in(value: Any) -> Any:
+    try:
+        return digest(value)
+    except ValueError:  # a view that has been released
+        return None
+
+
+def _of_the_program() -> tuple[Any, ...]:
+    """Return the generators that the loop draws from as it likes: for samples, they are set to others' states."""
+    numpys, pythons = (optional(each, "__self__") for each in (np.random.random, random.random))
+    return pythons, numpys, optional(numpys, "_bit_generator"), torch.default_generator
+
+
+def _is_of_user(value: Any) -> bool:
+    """Whether a library's function may have got a value from the user."""
+    known = FunctionType, MethodType, functools.partial, *_CONTAINERS
+    return tells_class(value) and (isinstance(value, known) or not is_installed(module_of(type(value))))
