@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from foreload._torch import TorchDataLoader
 from foreload.checks import module_of, optional, package_of, tells_class
@@ -203,8 +204,10 @@ def variables_of(module: ModuleType) -> dict[str, Any]:
 
 
 def is_owner(value: Any) -> bool:
-    """Whether what a method belongs to is an object, and neither a module nor a class."""
-    return not (value is None or issubclass(type(value), (ModuleType, type)))
+    """Whether what a method belongs to is neither a module, nor a class, nor a part of foreload's own datasets."""
+    kind = type(value)
+    is_part = package_of(kind) == "foreload" and not issubclass(kind, Dataset)
+    return not (value is None or is_part or issubclass(kind, (ModuleType, type)))
 
 
 def plain_iter(value: Any) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from foreload.forks.descriptors import own_positions
 from foreload.forks.generator import free_generator
 from foreload.machine import open_process
 
-__all__ = ["Fork", "end_fork", "forked", "start_fork"]
+__all__ = ["Fork", "end_fork", "forked", "forking", "start_fork"]
 
 # Seconds for a fork to end by itself when nobody reads from it any more, as torch gives its workers.
 _END_SECONDS = 5.0
@@ -49,6 +49,17 @@ def forked(run: Callable[[int], None]) -> Iterator[Fork]:
         end_fork(fork)
 
 
+@contextmanager
+def forking() -> Iterator[None]:
+    """Fork in this block: torch's generator is free then, and nobody is warned of a fork beside threads.
+
+    Newer Pythons warn of it, also where the user has asked for no processes.
+    """
+    with warnings.catch_warnings(), free_generator():
+        warnings.filterwarnings("ignore", "This process", DeprecationWarning)
+        yield
+
+
 def start_fork(run: Callable[[int], None]) -> Fork:
     """Run a function in a fork of this process, with all objects as they are.
 
@@ -63,9 +74,7 @@ def start_fork(run: Callable[[int], None]) -> Fork:
     """
     out, into = os.pipe()
     try:
-        with warnings.catch_warnings(), free_generator():
-            # Newer Pythons warn of forks beside threads. Should this one hang, it is killed.
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with forking():  # (Should it hang, it is killed.)
             child = os.fork()
         if child == 0:
             try:

@@ -215,8 +215,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     began = time.monotonic()
     size = len(work.view)
     left = unshare(with_locks=True)
-    state = next((why for part in work.watched if (why := why_not_measured(part, left))), "")
-    if state:
+    if state := next((why for part in work.watched if (why := why_not_measured(part, left))), ""):
         yield _STATE, state
         return
     watch, positions = StateWatch(*work.watched), Positions()
@@ -229,10 +228,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     unsent: list[str] = []
     seconds, busy, sending = sample_cost(work, size, watch, unsent)
     work = replace(work, sending=sending)
-    made = held.made()
-    yield _FILLS, made
-    if OPENED in made.values():
-        yield _COMMON, common_samples(work)
+    yield from _made(work, held)
     state = state or why_changed(watch, asked, positions)
     if unsent and not state:
         state = unsent[0]
@@ -256,8 +252,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
             return
     yield ("threads", 0), alone.rate()
     watch.look()
-    state = state or why_changed(watch, asked, positions)
-    if state:
+    if state := state or why_changed(watch, asked, positions):
         yield _STATE, state
         if "threads" not in work.kinds:
             return
@@ -276,6 +271,13 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         by_processes = isinstance(name, tuple) and name[0] == "processes"
         # No trial worker looks at its copy of the dataset or at its batches, nor does the loop at the dataset.
         yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
+
+
+def _made(work: Workload, held: CopiedState) -> Iterator[tuple[Any, Any]]:
+    made = held.made()
+    yield _FILLS, made
+    if OPENED in made.values():
+        yield _COMMON, common_samples(work)
 
 
 def _make(work: Workload) -> Iterator[tuple[Any, Any]]:

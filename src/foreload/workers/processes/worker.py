@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from foreload.forks.fork import forking
 from foreload.forks.generator import free_generator
 from foreload.machine import open_memory, open_process
 from foreload.record.spans import Lane, Spans
@@ -57,7 +58,7 @@ class ProcessWorker(Worker):
         try:
             self._header = SharedHeader(self._file)
             self.process = process_class(context)(target=work, args=arguments, daemon=True)
-            with free_generator():
+            with forking() if task.is_chosen else free_generator():
                 self.process.start()
         except BaseException:
             self.close()
