@@ -22,7 +22,7 @@ parts=(
   "tests/workers tests/epochs tests/batch tests/tune tests/forks tests/record"
   "tests/datasets tests/cache tests/order"
 )
-rest=(-n "$(nproc)")
+rest=(-n "$(nproc)") each=(-n "$(nproc)")
 # Parts run at the same time, of which only the last, the rest, is shown as it runs: one after the other, each would wait
 # for the slowest test of the one before, and need as many processes, which import torch and start servers.
 run_parts() {
@@ -30,7 +30,7 @@ run_parts() {
   logs=$(mktemp -d)
   for part in "${parts[@]}"; do
     # shellcheck disable=SC2086
-    run -n "$(nproc)" $part "$@" >"$logs/${#running[@]}" 2>&1 &
+    run "${each[@]}" $part "$@" >"$logs/${#running[@]}" 2>&1 &
     running+=($!)
     for folder in $part; do ignored+=("--ignore=$folder"); done
   done
@@ -51,8 +51,8 @@ case "${1:-}" in
     run "${slow[@]}" tests/ray
     ;;
   --slow)
-    # Of the slow ones, the rest takes longest, and waits the most, for programs and servers.
-    rest=("${parallel[@]}")
+    # Of the slow ones, the rest waits the most, for programs and servers; so all parts end at about the same time.
+    rest=("${parallel[@]}") each=(-n "$(((3 * $(nproc) + 1) / 2))")
     run_parts "${slow[@]}" "${apart[@]}" "${@:2}"
     ;;
   --frameworks) run -n 2 "${slow[@]}" tests/frameworks "${@:2}" ;;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sqlite3
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -206,3 +207,57 @@ def test_a_worker_may_only_make_what_is_known() -> None:
         assert state.changed_by_loading() is None
         dataset.made = None
         assert state.changed_by_loading() is not None
+
+
+class ReadsOn(Dataset[Any]):
+    """Opens something when the first sample is loaded, and reads on in it with each sample."""
+
+    def __init__(self, open_it: Callable[[], Any], read: Callable[[Any, int], Any]) -> None:
+        self.open_it, self.read, self.opened = open_it, read, None
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> Any:
+        if self.opened is None:
+            self.opened = self.open_it()
+        torch.sin(torch.ones(200_000))
+        return index, self.read(self.opened, index)
+
+
+def _hash() -> Any:
+    xxhash = pytest.importorskip("xxhash")
+    return xxhash.xxh64()
+
+
+def _hashed(known: Any, index: int) -> int:
+    known.update(str(index).encode())
+    return int(known.intdigest() % 1000)
+
+
+def _rows() -> Any:
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE numbers (number INTEGER)")
+    database.executemany("INSERT INTO numbers VALUES (?)", [(number,) for number in range(200)])
+    return database.execute("SELECT number FROM numbers ORDER BY number")
+
+
+OPENED: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Any], bool]] = {
+    "lines of a file": (lambda: open(__file__), lambda file, index: file.readline(), False),  # noqa: SIM115
+    "a cursor": (_rows, lambda cursor, index: cursor.fetchone(), False),
+    "a hash": (_hash, _hashed, False),
+    "places of a file": (
+        lambda: open(__file__),  # noqa: SIM115
+        lambda file, index: (file.seek(index), file.read(3)),
+        True,
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", OPENED)
+def test_what_is_opened_first_may_not_be_read_on(what: str) -> None:
+    open_it, read, is_right = OPENED[what]
+    batches, why = _chosen(ReadsOn(open_it, read))
+    assert batches == list(TorchDataLoader(ReadsOn(open_it, read), batch_size=8, collate_fn=list))
+    assert is_right != ("samples depend on those before" in why)

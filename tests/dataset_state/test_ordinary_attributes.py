@@ -243,6 +243,20 @@ def test_a_package_of_ones_own_is_looked_at_where_it_is_installed(
     is_installed.cache_clear()
 
 
+def test_a_folder_may_have_nearly_the_name_of_the_one_that_packages_are_installed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old-site-packages-demo" / "own_part").mkdir(parents=True)
+    (tmp_path / "old-site-packages-demo" / "own_part" / "__init__.py").write_text(MODULE)
+    monkeypatch.delitem(sys.modules, "own_part", raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "old-site-packages-demo")
+    is_installed.cache_clear()
+    importlib.import_module("own_part")
+    assert not is_installed("own_part")
+    is_installed.cache_clear()
+    monkeypatch.delitem(sys.modules, "own_part")
+
+
 PROGRAM = """
 import os, sys, torch, foreload as fl
 

@@ -5,6 +5,7 @@ import os
 import pickle
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import h5py
@@ -68,6 +69,25 @@ def test_a_fork_makes_its_own():
     assert readers.get(list) == [1]
 
 
+class Reader:
+    """What a process has open."""
+
+
+def test_a_fork_lets_go_of_what_its_parent_made():
+    readers = PerProcess[Reader]()
+    of_parent = weakref.ref(readers.get(Reader))
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        readers.get(Reader)
+        os.write(write, bytes([of_parent() is None]))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 1) == b"\1"
+    os.close(read), os.close(write)
+    assert of_parent() is not None
+
+
 def hdf5(folder: Path, transform):
     with h5py.File(folder / "rows.h5", "w") as file:
         file["data"] = np.arange(300 * 4, dtype=np.float32).reshape(300, 4)
@@ -97,3 +117,17 @@ def test_loading_changes_no_state_of_foreloads_own_datasets(make, tmp_path):
     watch.look()
     assert watch.change == "transform"
     assert copied.changed() == "transform"
+
+
+def test_a_copy_reads_for_itself(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.mkdir(), second.mkdir()
+    dataset = hdf5(first, None)
+    with h5py.File(second / "rows.h5", "w") as file:
+        file["data"] = np.ones((300, 4), dtype=np.float32)
+    dataset[3]
+    other = copy.copy(dataset)
+    other.data_path = second / "rows.h5"
+    other.index()
+    assert other[3].tolist() == [1.0] * 4
+    assert dataset[3].tolist() == [12.0, 13.0, 14.0, 15.0]

@@ -297,3 +297,31 @@ def test_what_it_takes_to_send_the_batches_of_a_collate_function_counts() -> Non
     assert never_pays(costly, 2, 1e-5, 1e-5)
     plain = replace(work, collate=None)
     assert sample_cost(plain, len(dataset), StateWatch(dataset), [])[2] is None
+
+
+class Buckets(torch.utils.data.Sampler[list[int]]):
+    """Batches of a sampler of one's own, which says nothing of their size."""
+
+    def __iter__(self) -> Any:
+        return iter([[number, number + 1] for number in range(0, 400, 2)])
+
+    def __len__(self) -> int:
+        return 200
+
+
+class Texts(Rows):
+    """Samples that only a collate function makes a batch of."""
+
+    def __getitem__(self, index: int) -> Any:
+        sum(range(100_000))
+        return {"text": "a" * (index % 7)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collate", [None, lambda samples: [sample["text"] for sample in samples]])
+def test_batches_of_a_sampler_of_ones_own_are_measured(collate: Any) -> None:
+    loader = fl.DataLoader(Texts(400), batch_sampler=Buckets(), collate_fn=collate)
+    loader.choose_workers()
+    found = loader.stats()["workers"]
+    assert "could not be measured" not in found["why"]
+    assert found["samples_per_second"]
