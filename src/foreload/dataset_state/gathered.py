@@ -7,7 +7,6 @@ import ctypes
 import functools
 import io
 import mmap
-import random
 import weakref
 from array import array
 from collections import defaultdict, deque
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload.batch.generators.keyed import global_trio
 from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
@@ -281,8 +281,8 @@ def _numbers_in(value: Any) -> Any:
 
 def _of_the_program() -> tuple[Any, ...]:
     """Return the generators that the loop draws from as it likes: for samples, they are set to others' states."""
-    numpys, pythons = (optional(each, "__self__") for each in (np.random.random, random.random))
-    return pythons, numpys, optional(numpys, "_bit_generator"), torch.default_generator
+    trio = global_trio()
+    return *trio, optional(trio.numpy, "_bit_generator")
 
 
 def _is_of_user(value: Any) -> bool:
