@@ -88,6 +88,11 @@ def other(index: int, by: list[int] = [1]) -> int:
     return -index * by[0]
 
 
+def tagged(value: Any) -> Any:
+    value.scale = 1
+    return value
+
+
 def _module(**values: Any) -> types.ModuleType:
     module = types.ModuleType("settings_of_a_test")
     vars(module).update(values)
@@ -165,7 +170,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     ),
     "an attribute of bytes": (lambda: Reads(part=Bytes()), lambda holder: setattr(holder.part, "scale", 2)),
     "an attribute of a tensor": (
-        lambda: Reads(part=torch.zeros(2)),
+        lambda: Reads(part=tagged(torch.zeros(2))),
         lambda holder: setattr(holder.part, "scale", 2),
     ),
     "what a dict makes by default": (

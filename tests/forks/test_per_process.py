@@ -5,7 +5,6 @@ import os
 import pickle
 import threading
 import time
-import weakref
 from pathlib import Path
 
 import h5py
@@ -67,25 +66,6 @@ def test_a_fork_makes_its_own():
     assert os.read(read, 1) == b"\0"
     os.close(read), os.close(write)
     assert readers.get(list) == [1]
-
-
-class Reader:
-    """What a process has open."""
-
-
-def test_a_fork_lets_go_of_what_its_parent_made():
-    readers = PerProcess[Reader]()
-    of_parent = weakref.ref(readers.get(Reader))
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        readers.get(Reader)
-        os.write(write, bytes([of_parent() is None]))
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(read, 1) == b"\1"
-    os.close(read), os.close(write)
-    assert of_parent() is not None
 
 
 def hdf5(folder: Path, transform):

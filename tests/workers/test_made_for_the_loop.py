@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +49,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def choose_workers(work: Workload) -> Choice:
         if "processes" not in work.kinds:
             return Choice("threads", 0, "as the test says")
-        fills = measure._in_fork(work, measure._make).fills
+        fills = measure._in_fork(work, partial(measure._make, is_compared=False)).fills
         return Choice("processes", 2, "as the test says", fills=fills)
 
     monkeypatch.setattr(selection, "_chosen", {})
@@ -128,3 +130,123 @@ class Odd(Table):
 
 def test_what_else_the_first_batch_changes_is_the_calling_threads() -> None:
     assert seen(fl.DataLoader, Odd(), 3)[0] == seen(TorchDataLoader, Odd(), 3)[0]
+
+
+class Forgets(Table):
+    """What the loop sets to nothing is made again, in each epoch."""
+
+
+def test_it_is_made_in_each_epoch_in_which_it_is_needed() -> None:
+    def found(kind: Any) -> list[Any]:
+        dataset = Forgets()
+        loader = kind(dataset, batch_size=4)
+        held = []
+        for _ in range(3):
+            dataset.table = None
+            held += [(batch.tolist(), dataset.table) for batch in loader]
+        return held
+
+    assert found(fl.DataLoader) == found(TorchDataLoader)
+
+
+class Shards(Table):
+    """Each sample but those of one kind needs a part that was not needed before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[Any] = [None] * 4
+
+    def __getitem__(self, index: int) -> int:
+        part = index % 4
+        if self.parts[part] is None:
+            self.parts[part] = {"number": part}
+        return super().__getitem__(index) + int(self.parts[part]["number"])
+
+
+def test_what_is_made_later_is_known_by_where_it_is() -> None:
+    found, loader = seen(fl.DataLoader, Shards(), 3)
+    assert found == seen(TorchDataLoader, Shards(), 3)[0]
+    assert loader.stats()["workers"]["kind"] == "processes"
+
+
+class Reader:
+    """Holds a file."""
+
+    def __init__(self) -> None:
+        self.file = open(__file__)  # noqa: SIM115
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Reads(Table):
+    """Makes a reader when the first sample is loaded."""
+
+    reader: Reader | None = None
+
+    def __getitem__(self, index: int) -> int:
+        if self.reader is None:
+            self.reader = Reader()
+        return index
+
+
+def test_no_reader_with_a_file_is_made_for_the_loop() -> None:
+    dataset = Reads()
+    _, loader = seen(fl.DataLoader, dataset, 3)
+    assert dataset.reader is None
+    assert loader.stats()["workers"]["kind"] == "processes"
+
+
+class Sets(Table):
+    """Says in a variable which sample was the last."""
+
+    def __getitem__(self, index: int) -> int:
+        global last
+        last = index
+        return index
+
+
+last = -1
+
+
+def test_a_variable_that_samples_only_set_is_the_loops() -> None:
+    def found(kind: Any) -> list[int]:
+        global last
+        last = -1
+        return [last for _ in kind(Sets(), batch_size=4)]
+
+    assert found(fl.DataLoader) == found(TorchDataLoader)
+
+
+class Counts(Table):
+    """Counts its samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.calls += 1
+        return self.calls
+
+
+class Behind(Table):
+    """Takes its samples from a loader's dataset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loader = TorchDataLoader(Counts())
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.loader.dataset[index])
+
+
+def test_the_dataset_behind_a_loader_is_looked_at() -> None:
+    found = [batch.tolist() for batch in fl.DataLoader(Behind(), batch_size=4)]
+    assert found == [batch.tolist() for batch in TorchDataLoader(Behind(), batch_size=4)]
+
+
+def test_the_first_batch_counts_once(tmp_path: Path) -> None:
+    loader = fl.DataLoader(Table(), batch_size=4)
+    assert sum(len(batch) for batch in loader) == 40
+    assert loader.stats()["stages"]["sample"]["count"] in (40, 10)

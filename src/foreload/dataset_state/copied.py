@@ -46,7 +46,7 @@ class CopiedState:
         self._by_loading: str | None = None
         self._is_first = True
         self._gathered = Gathered()
-        self._gathered.follow((type(part).__name__, part) for part in parts)
+        self._gathered.follow((((type(part).__name__, place),), part) for place, part in enumerate(parts))
         self._looks = self._gathered.looks
         self._settings = Settings(with_environment=self._gathered.reads_environment)
         self._outputs = Outputs()
@@ -84,7 +84,8 @@ class CopiedState:
 
     def _made(self, number: int) -> list[tuple[Place, Any]] | None:
         made = self._looks[number].made()
-        return None if made is None else [((number, *place), value) for place, value in made]
+        path = self._gathered.paths[number]
+        return None if made is None else [((path, *place), value) for place, value in made]
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing.
@@ -109,8 +110,14 @@ class CopiedState:
             return None
         for number in changed:
             self._looks[number].renew()
-        self._gathered.follow((place[1], value) for each in made for place, value in each or ())
+        found = (pair for each in made for pair in each or ())
+        self._gathered.follow(((*path, (name, number)), value) for (path, name, number), value in found)
         return None
+
+    def lacks(self) -> bool:
+        """Whether there is nothing yet in some place where loading makes something."""
+        looks = zip(self._gathered.paths, self._looks, strict=True)
+        return any(look.lacks(name) for path, look in looks for place, name, _ in self.fills if place == path)
 
     def _may_be_made(self, made: list[tuple[Place, Any]]) -> bool:
         return all(may_fill(place, value, self.fills) for place, value in made)

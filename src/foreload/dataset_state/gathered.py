@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload._torch import TorchDataLoader
 from foreload.batch.generators.keyed import global_trio
 from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.digest import contents, digest
@@ -30,10 +31,11 @@ from foreload.dataset_state.looks.containers import MOST_RECORDS, Contents, Kept
 from foreload.dataset_state.looks.libraries import MEMOS_OF_PANDAS, columns_of, is_of_pandas, rules_of
 from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
 from foreload.dataset_state.looks.numbers import Numbers, objects_in
-from foreload.dataset_state.names import globals_read, modules_used, names_used, set_in_builtins
+from foreload.dataset_state.names import globals_used, modules_used, names_used, set_in_builtins
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.walk import (
     OPAQUE,
+    PARTS_OF_LOADERS,
     generators,
     is_owner,
     is_pythons,
@@ -44,7 +46,7 @@ from foreload.dataset_state.walk import (
     variables_of,
 )
 
-__all__ = ["Gathered"]
+__all__ = ["Gathered", "Path"]
 
 # The most objects that are looked at, and the values of a container that are looked at one by one if there is a
 # quicker way.
@@ -76,11 +78,15 @@ _WHOLE: tuple[Any, ...] = (
 )
 
 
+Path = tuple[tuple[str, int], ...]
+
+
 class Gathered:
     """All that some objects refer to, with a look at each that can be changed.
 
     Attributes:
         looks: the looks.
+        paths: how one gets to what each of them looks at: names, each with a number, since several may be alike.
         generators: random generators, with a name and a digest of each as it was.
         untold: a sentence that says why not all can be looked at; None if all are.
         reads_environment: whether code among it reads variables of the environment.
@@ -88,41 +94,55 @@ class Gathered:
     >>> class Scaled: pass
     >>> dataset = Scaled(); dataset.weights = [1, 2]
     >>> gathered = Gathered()
-    >>> gathered.follow([("dataset", dataset)])
+    >>> gathered.follow([((("dataset", 0),), dataset)])
     >>> dataset.weights.append(3); [name for look in gathered.looks if (name := look.changed())]
     ['weights']
     """
 
     def __init__(self) -> None:
         self.looks: list[Look] = []
+        self.paths: list[Path] = []
         self.generators: list[tuple[str, Any, Any]] = []
         self.untold: str | None = None
         self.reads_environment = False
         self._left_bytes = _MOST_PICKLED
         self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
-        self._left: deque[tuple[str, Any]] = deque()
+        self._left: deque[tuple[Path, Any]] = deque()
+        self._path: Path = ()
 
-    def follow(self, parts: Iterable[tuple[str, Any]]) -> None:
-        """Look at objects, given with their names, and at all that they refer to."""
+    def follow(self, parts: Iterable[tuple[Path, Any]]) -> None:
+        """Look at objects, given with their paths, and at all that they refer to."""
         self._left += parts
         seen = self._seen
         while self._left and len(seen) < _MOST_OBJECTS:
-            name, value = self._left.popleft()
+            self._path, value = self._left.popleft()
             if not tells_class(value):
                 continue
             if (not isinstance(value, _PLAIN) or hasattr(value, "__dict__")) and id(value) not in seen:
                 seen[id(value)] = value
-                self._watch(name, value)
+                self._watch(self._path[-1][0], value)
         self.untold = _TOO_MANY if self._left else self.untold
         self._left.clear()
+
+    def _go_on(self, parts: Iterable[tuple[str, Any]]) -> None:
+        """Follow what the object that is looked at refers to."""
+        self._left += (((*self._path, (name, place)), value) for place, (name, value) in enumerate(parts))
+
+    def _look(self, look: Look) -> None:
+        self.looks.append(look)
+        self.paths.append(self._path)
 
     def _watch(self, name: str, value: Any) -> None:
         if isinstance(value, OPAQUE):
             return
-        if isinstance(value, (*_WHOLE, *generators())):
+        if isinstance(value, TorchDataLoader):
+            self._go_on((part, optional(value, part)) for part in PARTS_OF_LOADERS)
+            return
+        is_plain = type(value) in (torch.Tensor, np.ndarray)  # of which there may be many
+        if isinstance(value, (*_WHOLE, *generators())) and not (is_plain and not optional(value, "__dict__")):
             self._watch_attributes(value)
         if isinstance(value, (torch.Tensor, np.ndarray)):
-            self.looks.append(Numbers(name, value))
+            self._look(Numbers(name, value))
             if isinstance(value, np.ndarray) and value.dtype.hasobject:
                 self._watch_inner(name, objects_in(value))
         elif isinstance(value, ModuleType):
@@ -143,8 +163,8 @@ class Gathered:
             self._add(name, lambda: value.tobytes() == record)
         elif isinstance(value, LRU_CACHE):
             if not is_of_library(value):
-                self.looks.append(Kept(name, value))
-                self._left += ((name, part) for part in (value.__wrapped__, *kept_values(value)))
+                self._look(Kept(name, value))
+                self._go_on((name, part) for part in (value.__wrapped__, *kept_values(value)))
         elif isinstance(value, ContextVar):
             self._add_value(name, lambda: value_of(value))
         elif isinstance(value, weakref.ref):
@@ -152,9 +172,9 @@ class Gathered:
         elif isinstance(value, FunctionType):
             self._watch_function(name, value)
         elif isinstance(value, MethodType):
-            self._left += [(name, value.__self__), (name, value.__func__)]
+            self._go_on([(name, value.__self__), (name, value.__func__)])
         elif isinstance(value, (BuiltinMethodType, MethodWrapperType)):
-            self._left += [(name, value.__self__)] if is_owner(value.__self__) else []
+            self._go_on([(name, value.__self__)] if is_owner(value.__self__) else [])
         elif isinstance(value, functools.partial):
             for part in ("func", "args", "keywords"):
                 self._add_value(name, partial(getattr, value, part))
@@ -173,24 +193,24 @@ class Gathered:
                 self._watch_object(name, value)
 
     def _add(self, name: str, is_same: Callable[[], bool]) -> None:
-        self.looks.append(Whole(name, is_same))
+        self._look(Whole(name, is_same))
 
     def _add_value(self, name: str, get: Callable[[], Any], *, is_global: bool = False) -> None:
         look = Value(name, get)
-        self.looks.append(look)
+        self._look(look)
         is_module = issubclass(type(look.before), ModuleType)
         if not (is_module and is_global):  # of one that code names, only what it names there counts
-            self._left.append((name, look.before))
+            self._go_on([(name, look.before)])
 
     def _watch_attributes(self, value: Any) -> None:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
             memos: tuple[str, ...] = MEMOS_OF_PANDAS if is_of_pandas(value) else ()
-            self.looks.append(Attributes(type(value).__name__, value, memos.__contains__))
+            self._look(Attributes(type(value).__name__, value, memos.__contains__))
             if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
                 memos, rules = ("_tokenizer",), rules_of(tokenizer)
                 self._add("_tokenizer", lambda: rules_of(tokenizer) == rules)
-            self._left += ((str(key), inner) for key, inner in own.items() if key not in memos)
+            self._go_on((str(key), inner) for key, inner in own.items() if key not in memos)
 
     def _watch_object(self, name: str, value: Any) -> None:
         self._watch_attributes(value)
@@ -200,8 +220,8 @@ class Gathered:
             self._add_value(slot, partial(getattr, value, slot, MISSING))
         if columns := columns_of(value):
             self._add(name, lambda: len(now := columns_of(value)) == len(columns) and all(map(is_, now, columns)))
-            self._left += ((name, part) for part in columns)
-        self._left += ((kind.__name__, kind) for kind in type(value).__mro__[:-1])
+            self._go_on((name, part) for part in columns)
+        self._go_on((kind.__name__, kind) for kind in type(value).__mro__[:-1])
 
     def _watch_names(self, own: Mapping[str, Any], names: Iterable[str]) -> None:
         """Watch some variables of a module."""
@@ -213,11 +233,11 @@ class Gathered:
         self._watch_names(vars(module), variables_of(module))
         if not is_installed(module.__name__):
             code = [each for each in vars(module).values() if isinstance(each, (FunctionType, type))]
-            self._left += ((each.__name__, each) for each in code if each.__module__ == module.__name__)
+            self._go_on((each.__name__, each) for each in code if each.__module__ == module.__name__)
 
     def _watch_container(self, name: str, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
-            self.looks.append(Contents(name, value))
+            self._look(Contents(name, value))
         if isinstance(value, defaultdict):
             self._add_value("default_factory", partial(getattr, value, "default_factory"))
         if isinstance(value, dict):
@@ -234,38 +254,38 @@ class Gathered:
         if len(held) > _MOST_INNER:
             records = Records(name, held)
             self.untold = self.untold if records.is_whole else _TOO_MANY_RECORDS
-            self.looks.append(records)
+            self._look(records)
             held = [part for part in records.others if not is_unchanging(part)]
-        self._left += ((name, part) for part in held)
+        self._go_on((name, part) for part in held)
 
     def _watch_class(self, kind: type) -> None:
         if is_installed(module_of(kind)):
             return
         own = vars(kind)
-        self.looks.append(Attributes(kind.__name__, kind, is_pythons))
-        self._left += ((each.__name__, each) for each in (type(kind), *kind.__mro__[1:-1]))
+        self._look(Attributes(kind.__name__, kind, is_pythons))
+        self._go_on((each.__name__, each) for each in (type(kind), *kind.__mro__[1:-1]))
         inside = ((name, value) for name, value in own.items() if not is_pythons(name))
-        self._left += inside
+        self._go_on(inside)
         for member in own.values():
             function = getattr(member, "fget" if isinstance(member, property) else "__func__", None)
             if isinstance(function, (FunctionType, LRU_CACHE)):
-                self._left.append((function.__name__, function))
+                self._go_on([(function.__name__, function)])
 
     def _watch_function(self, name: str, function: FunctionType) -> None:
         for part in ("__defaults__", "__kwdefaults__"):
-            self._add_value(name, partial(getattr, function, part))
-        self.looks.append(Value(name, partial(getattr, function, "__code__")))
+            self._add_value(f"{name}.{part}", partial(getattr, function, part))
+        self._look(Value(f"{name}.__code__", partial(getattr, function, "__code__")))
         cells = list(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if is_installed(function.__globals__.get("__name__", "")):
             # One that decorates the user's: what it keeps for itself decides nothing.
             inside = ((variable, optional(cell, "cell_contents")) for variable, cell in cells)
-            self._left += ((variable, value) for variable, value in inside if _is_of_user(value))
+            self._go_on((variable, value) for variable, value in inside if _is_of_user(value))
             return
         for variable, cell in cells:
             self._add_value(variable, partial(optional, cell, "cell_contents"))
         self.reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         known = function.__globals__
-        read = globals_read(function.__code__)
+        read = globals_used(function.__code__)
         self._watch_names(known, read)
         self._watch_names(vars(builtins), set_in_builtins(each for each in read if each not in known))
         for module in modules_used(function):

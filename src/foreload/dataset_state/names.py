@@ -11,7 +11,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from foreload.dataset_state.installed import is_installed
 
-__all__ = ["globals_read", "modules_used", "names_used", "set_in_builtins", "strings_in"]
+__all__ = ["globals_used", "modules_used", "names_used", "set_in_builtins", "strings_in"]
 
 # The names by which code gets at a module whose name is a text.
 _BY_NAME = {"import_module", "__import__", "modules"}
@@ -87,14 +87,14 @@ def names_used(code: CodeType) -> set[str]:
     return names
 
 
-_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_USES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL")
 
 
 @functools.lru_cache(maxsize=4096)
-def globals_read(code: CodeType) -> tuple[str, ...]:
-    """Return the global variables that code reads, and functions defined in it."""
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in _READS}
+def globals_used(code: CodeType) -> tuple[str, ...]:
+    """Return the global variables that code reads or sets, and functions defined in it."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in _USES}
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            names.update(globals_read(value))
+            names.update(globals_used(value))
     return tuple(sorted(names))

@@ -47,9 +47,11 @@ class Outputs:
 
 
 def _streams() -> list[list[Any]]:
-    """Return where what is printed, logged and warned of goes first."""
+    """Return where what is printed, logged and warned of goes first, if that is not a terminal or a file."""
     shows = [optional(warnings, "_showwarnmsg_impl"), warnings.showwarning]
-    return [[sys.stdout, sys.stderr], [*logging.root.handlers], shows]
+    streams = [stream for stream in (sys.stdout, sys.stderr) if not _is_file(stream)]
+    handlers = [handler for handler in logging.root.handlers if not _writes_to_file(handler)]
+    return [streams, handlers, [kept for show in shows if isinstance(kept := optional(show, "__self__"), list)]]
 
 
 def _are_same(now: list[Any], before: list[Any]) -> bool:
@@ -63,16 +65,20 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
             yield _NAMES[0], lambda stream=stream: _written(stream)  # type: ignore[misc]
     loggers = [logging.root, *(each for each in logging.root.manager.loggerDict.values())]
     for handler in {id(each): each for logger in loggers for each in optional(logger, "handlers") or ()}.values():
-        stream = optional(handler, "stream")
-        is_elsewhere = isinstance(handler, (logging.NullHandler, logging.FileHandler))
-        if not (is_elsewhere or (stream is not None and _is_file(stream))):
-            kept = handler, stream
+        if not _writes_to_file(handler):
+            kept = handler, optional(handler, "stream")
             yield _NAMES[1], lambda kept=kept: (_kept(kept[0]), _written(kept[1]))  # type: ignore[misc]
     # (Within warnings.catch_warnings(record=True), this is the method of a list.)
     shows = optional(warnings, "_showwarnmsg_impl"), warnings.showwarning
     for kept in (optional(show, "__self__") for show in shows):
         if isinstance(kept, list):
             yield _NAMES[2], lambda kept=kept: len(kept)  # type: ignore[misc]
+
+
+def _writes_to_file(handler: Any) -> bool:
+    stream = optional(handler, "stream")
+    is_elsewhere = isinstance(handler, (logging.NullHandler, logging.FileHandler))
+    return is_elsewhere or (stream is not None and _is_file(stream))
 
 
 def _is_file(stream: Any) -> bool:

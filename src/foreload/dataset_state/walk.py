@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from foreload._torch import TorchDataLoader
 from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.handles import is_open
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
-from foreload.dataset_state.names import globals_read, modules_used, names_used, set_in_builtins
+from foreload.dataset_state.names import globals_used, modules_used, names_used, set_in_builtins
 from foreload.forks.per_process import PerProcess
 from foreload.nested.constants import is_constant
 
@@ -31,6 +30,7 @@ __all__ = [
     "CONTAINERS",
     "MOST_VALUES",
     "OPAQUE",
+    "PARTS_OF_LOADERS",
     "PLAIN",
     "find_open_file",
     "generators",
@@ -67,8 +67,11 @@ _BEGINNINGS = ("_abc_", "__pydantic_", "__attrs_")
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 CONTAINERS = (list, dict, set, tuple, frozenset, deque)
 
-# What is not looked into: the state of a logger or a loader, or what a process opens for itself, is in no sample.
-OPAQUE = (logging.Logger, TorchDataLoader, PerProcess)
+# What is not looked into: the state of a logger, or what a process opens for itself, is in no sample.
+OPAQUE = (logging.Logger, PerProcess)
+
+# What is looked into of a loader, whose own state is in no sample either.
+PARTS_OF_LOADERS = ("dataset", "collate_fn", "batch_sampler", "transform")
 
 
 @functools.cache  # and when it is first needed, since NumPy imports its generators then
@@ -145,8 +148,11 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
         owner = value.__self__
         items = ((f"{name}.__self__", owner),) if is_owner(owner) else ()
-        if isinstance(value, MethodType):
-            items = (*items, (name, value.__func__))
+        if isinstance(value, MethodType):  # of a library's object, which loading may change as it likes
+            is_known = is_installed(type(owner).__module__) and not isinstance(owner, generators())
+            items = (*(() if is_known else items), (name, value.__func__))
+    elif isinstance(value, TorchDataLoader):
+        items = ((f"{name}.{part}", optional(value, part)) for part in PARTS_OF_LOADERS)
     elif isinstance(value, FunctionType):
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
@@ -204,10 +210,8 @@ def variables_of(module: ModuleType) -> dict[str, Any]:
 
 
 def is_owner(value: Any) -> bool:
-    """Whether what a method belongs to is neither a module, nor a class, nor a part of foreload's own datasets."""
-    kind = type(value)
-    is_part = package_of(kind) == "foreload" and not issubclass(kind, Dataset)
-    return not (value is None or is_part or issubclass(kind, (ModuleType, type)))
+    """Whether what a method belongs to is an object, and neither a module nor a class."""
+    return not (value is None or issubclass(type(value), (ModuleType, type)))
 
 
 def plain_iter(value: Any) -> Iterator[Any]:
@@ -278,7 +282,7 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     known, names = function.__globals__, names_used(function.__code__)
-    read = set(globals_read(function.__code__))
+    read = set(globals_used(function.__code__))
     for name in read & known.keys():
         if not issubclass(type(known[name]), ModuleType):
             yield f"{known.get('__name__')}.{name}", known[name]

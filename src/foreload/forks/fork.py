@@ -9,7 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from foreload.forks.descriptors import own_positions
@@ -55,8 +55,11 @@ def forking() -> Iterator[None]:
 
     Newer Pythons warn of it, also where the user has asked for no processes.
     """
-    with warnings.catch_warnings(), free_generator():
-        warnings.filterwarnings("ignore", "This process", DeprecationWarning)
+    with ExitStack() as stack:
+        if sys.version_info >= (3, 12):  # (To change the filters lets warnings come again that came already.)
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", "This process", DeprecationWarning)
+        stack.enter_context(free_generator())
         yield
 
 

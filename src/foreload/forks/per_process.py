@@ -14,7 +14,8 @@ T = TypeVar("T")
 class PerProcess(Generic[T]):
     """What each process makes when it first needs it, and is neither pickled nor used by a forked process.
 
-    No sample depends on what is in here, so it is no state of the dataset that holds it.
+    No sample depends on what is in here, so it is no state of the dataset that holds it. A fork keeps what its
+    parent has made, since to end that is the parent's.
 
     >>> readers = PerProcess[list[int]]()
     >>> readers.get(list) is readers.get(list)
@@ -22,22 +23,17 @@ class PerProcess(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._made: tuple[int, dict[Hashable, T]] = os.getpid(), {}
+        self._made: dict[tuple[int, Hashable], T] = {}
 
     def get(self, make: Callable[[], T], key: Hashable = None) -> T:
         """Return what this process has made under a key, or make it; of several threads, all get that of one."""
-        made = self._made_here()
-        found = made.get(key)
-        return made.setdefault(key, make()) if found is None else found
+        place = os.getpid(), key
+        found = self._made.get(place)
+        return self._made.setdefault(place, make()) if found is None else found
 
     def pop(self, key: Hashable = None) -> T | None:
         """Return what this process has made under a key, and forget it; None if there is nothing."""
-        return self._made_here().pop(key, None)
-
-    def _made_here(self) -> dict[Hashable, T]:
-        if self._made[0] != os.getpid():  # a fork lets go of its parent's
-            self._made = os.getpid(), {}
-        return self._made[1]
+        return self._made.pop((os.getpid(), key), None)
 
     def __reduce__(self) -> Any:
         return PerProcess, ()

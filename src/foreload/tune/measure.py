@@ -22,7 +22,7 @@ from typing import Any
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.looks.fills import OPENED, Fills
+from foreload.dataset_state.looks.fills import Fills, opens
 from foreload.dataset_state.shared import why_not_measured
 from foreload.forks.descriptors import Positions, cut_connections
 from foreload.forks.fork import forked
@@ -33,8 +33,6 @@ from foreload.tune.candidates import Candidate, candidates_of, look_seconds, nev
 from foreload.tune.sample_cost import (
     MIN_EPOCH_SECONDS,
     common_samples,
-    glanced_seconds,
-    holds_many,
     made_by_others,
     note_questions,
     sample_cost,
@@ -101,7 +99,7 @@ class Measurement:
         is_estimated: whether rates but that of the calling thread are estimates.
         is_pure: whether loading was seen to change nothing in the dataset.
         fills: hashes of what loading makes in it where nothing was, whichever sample is the first.
-        common: a hash of some samples; b"": loading opens nothing that they may be read on from.
+        common: a hash of some samples, if loading opens what they may be read on from; else b"".
     """
 
     rates: Rates
@@ -126,18 +124,17 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
         work: what they load.
         cores: the cores that they may use.
     """
-    if holds_many(work.watched):
-        glanced = _in_fork(work, _glance)
-        if any(rate * MIN_EPOCH_SECONDS > len(work.view) for rate in glanced.rates.values()):
-            return glanced
     measured = _in_fork(work, partial(_measure, cores=cores))
     if measured.state or not measured.fills:
         return measured
     # (What the first fork has made there, it cannot make again.)
-    other = _in_fork(work, _make)
-    fills = {name: made for name, made in measured.fills.items() if made in (OPENED, other.fills.get(name))}
+    make = partial(_make, is_compared=bool(measured.common))
+    other = _in_fork(work, make)
+    fills = {name: made for name, made in measured.fills.items() if made in (b"", other.fills.get(name))}
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
-    is_same = measured.common in (b"", other.common)
+    is_same = _are_same(measured.common, other.common)
+    if not (is_same or other.trouble):  # samples may also be others each time that they are loaded
+        is_same = not _are_same(_in_fork(work, make).common, other.common)
     if differing is None and is_same and not other.trouble:
         return replace(measured, fills=fills)
     _, name, _ = differing or min(measured.fills)
@@ -145,6 +142,11 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     why = _MADE.format(name, other.trouble or differs)
     rates = {candidate: rate for candidate, rate in measured.rates.items() if candidate[0] == "threads"}
     return replace(measured, fills={}, rates=rates, state=why, is_pure=False)
+
+
+def _are_same(common: bytes, others: bytes) -> bool:
+    """Whether as many samples are the same as are known of both."""
+    return all(one == other for one, other in zip(common, others, strict=False))
 
 
 def _in_fork(work: Workload, measure: _Measure) -> Measurement:
@@ -276,19 +278,15 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
 def _made(work: Workload, held: CopiedState) -> Iterator[tuple[Any, Any]]:
     made = held.made()
     yield _FILLS, made
-    if OPENED in made.values():
+    if opens(made):
         yield _COMMON, common_samples(work)
 
 
-def _make(work: Workload) -> Iterator[tuple[Any, Any]]:
+def _make(work: Workload, *, is_compared: bool) -> Iterator[tuple[Any, Any]]:
     unshare(with_locks=True)
-    yield _FILLS, made_by_others(work)
-    yield _COMMON, common_samples(work)
-
-
-def _glance(work: Workload) -> Iterator[tuple[Any, Any]]:
-    unshare(with_locks=True)
-    yield ("threads", 0), 1 / glanced_seconds(work)
+    fills, common = made_by_others(work, is_compared=is_compared)
+    yield _FILLS, fills
+    yield _COMMON, common
 
 
 def _in_turns(

@@ -13,7 +13,6 @@ import torch
 
 from foreload._torch import patch_worker_info
 from foreload.cache.serialize import flatten, flatten_exactly, restore
-from foreload.checks import optional
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import CHANGES, StateWatch
 from foreload.dataset_state.given import find_held, find_reference
@@ -27,8 +26,6 @@ from foreload.tune.workload import STRIDE, Sending, Workload
 __all__ = [
     "MIN_EPOCH_SECONDS",
     "common_samples",
-    "glanced_seconds",
-    "holds_many",
     "made_by_others",
     "note_questions",
     "sample_cost",
@@ -54,9 +51,6 @@ _MADE_BY, _MOST_MADE = 3, 1000
 
 # The samples that are loaded once more after others, to see whether they are the same then.
 _COMMON = 3
-
-# A container with more values holds many.
-_MANY = 20_000
 
 # The samples that are collated to see what that takes, as many as a batch has, or loading is measured with.
 _MOST_COLLATED = 64
@@ -131,38 +125,31 @@ def why_changed(watch: StateWatch, asked: list[str], positions: Positions) -> st
     return "" if moved is None else READS_ON.format(moved)
 
 
-def holds_many(parts: tuple[Any, ...]) -> bool:
-    """Whether a dataset holds so many values that to look at all may take longer than to load them."""
-    own = [value for part in parts for value in (optional(part, "__dict__") or {}).values()]
-    return any(isinstance(value, (list, tuple, dict, set)) and len(value) > _MANY for value in own)
-
-
-def glanced_seconds(work: Workload) -> float:
-    """Return what a sample takes, without a look at what loading it changes."""
-    work.view[0]  # which may open files
-    began = time.perf_counter()
-    for place in range(1, _FEWEST_SAMPLES):
-        work.view[place * STRIDE % len(work.view)]
-    return (time.perf_counter() - began) / (_FEWEST_SAMPLES - 1)
-
-
 def common_samples(work: Workload) -> bytes:
     """Return a hash of some samples, which are the same whatever was loaded before, but for what they draw."""
-    size = len(work.view)
-    found = []
+    size, found = len(work.view), []
+    began = time.perf_counter()
     for place in range(_COMMON):
         index = (place * STRIDE + size // 3) % size
         random.seed(index)
         np.random.seed(index)
         torch.manual_seed(index)
         found.append(content_of(work.view[index]))
+        if time.perf_counter() - began > _SLOW_SECONDS:
+            return found[0]
     return b"".join(found)
 
 
-def made_by_others(work: Workload) -> Fills:
-    """Return what loading makes in the dataset where nothing was, if other samples are the first."""
+def made_by_others(work: Workload, *, is_compared: bool) -> tuple[Fills, bytes]:
+    """Return what loading makes in the dataset where nothing was, if other samples are the first.
+
+    Args:
+        work: what is loaded.
+        is_compared: whether the common samples are loaded after these, and their hash returned too.
+    """
     held, size = CopiedState(*work.watched), len(work.view)
     samples = [work.view[(size - 1 - place * STRIDE) % size] for place in range(_MADE_BY)]
+    common = common_samples(work) if is_compared else b""
     if work.collate is not None:
         work.collate(samples)
     began = time.perf_counter()
@@ -170,7 +157,7 @@ def made_by_others(work: Workload) -> Fills:
         if time.perf_counter() - began > 2 * _COST_SECONDS:
             break
         work.view[(place * STRIDE + 1) % size]
-    return held.made()
+    return held.made(), common
 
 
 def note_questions() -> list[str]:

@@ -22,7 +22,7 @@ from foreload.dataset_state.between_epochs.attributes import (
 )
 from foreload.dataset_state.between_epochs.elsewhere import Elsewhere
 from foreload.dataset_state.between_epochs.loading_code import ENTRIES, names_of, set_by
-from foreload.dataset_state.names import globals_read, modules_used, names_used
+from foreload.dataset_state.names import globals_used, modules_used, names_used
 from foreload.dataset_state.walk import PLAIN, generators
 
 __all__ = ["BetweenEpochs"]
@@ -197,7 +197,7 @@ def _globals(functions: Iterable[FunctionType]) -> Iterator[tuple[Any, str, Any]
     sets = frozenset[str]().union(*(set_by(function.__code__) for function in functions))
     for function in functions:
         code = function.__code__
-        spaces = [(function.__globals__, {*globals_read(code)})]
+        spaces = [(function.__globals__, {*globals_used(code)})]
         spaces += [(vars(module), names_used(code)) for module in modules_used(function)]
         for space, used in spaces:
             for name in used & space.keys() - sets:

@@ -77,6 +77,9 @@ class Contents:
         before, now = (chain.from_iterable(each) for each in (self._before, items))
         return made_of_pairs(zip(_places(self.name), before, now, strict=False))
 
+    def lacks(self, name: str) -> bool:
+        return any(value is None for value in chain.from_iterable(self._items()))
+
 
 def _places(name: str) -> Iterator[tuple[str, int]]:
     return zip(repeat(name), count())
@@ -154,6 +157,9 @@ class Records:
             return None
         return made_of_pairs(zip(_places(self.name), self._values, chain.from_iterable(self._views), strict=False))
 
+    def lacks(self, name: str) -> bool:
+        return any(value is None for value in chain.from_iterable(self._views))
+
 
 class Unordered(list[Any]):
     """Values whose order means nothing."""
@@ -175,3 +181,6 @@ class Kept:
 
     def made(self) -> list[tuple[Any, Any]] | None:
         return None if self._before else [((self.name, 0), Unordered(kept_values(self._function)))]
+
+    def lacks(self, name: str) -> bool:
+        return not kept_values(self._function)

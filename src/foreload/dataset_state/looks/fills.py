@@ -23,25 +23,26 @@ from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks.containers import ATOMS, Unordered
 from foreload.dataset_state.looks.numbers import memory_of, spread
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
+from foreload.dataset_state.walk import find_open_file
 
-__all__ = ["OPENED", "Fills", "Place", "content_of", "contents_of", "may_fill"]
+__all__ = ["Fills", "Place", "content_of", "contents_of", "may_fill", "opens"]
 
 # The numbers of a file that are read.
 _MOST_PLACES = 16
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
-# A place in what is looked at: the number of the look, the name, and a number.
-Place = tuple[int, str, int]
+# A place in what is looked at: the path to what a look is at, a name, and a number.
+Place = tuple[Any, str, int]
 # Hashes of what has been made, by the place.
 Fills = Mapping[Place, bytes]
 
-# In place of the hash of what each process opens for itself.
-OPENED = b""
+# The end of the hash of what holds nothing open.
+_CLOSED = b"."
 
 
 def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
-    """Return hashes of what has been made; of what each process opens for itself, none.
+    """Return hashes of what has been made; b"" for what each process opens for itself.
 
     >>> place = 0, "size", 0
     >>> contents_of([(place, 3)]) == contents_of([(place, 3)])
@@ -49,7 +50,12 @@ def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
     >>> contents_of([(place, 3)]) == contents_of([(place, 4)])
     False
     """
-    return {place: OPENED if _is_opened(value) else content_of(value) for place, value in made}
+    return {place: _known(value) for place, value in made}
+
+
+def opens(fills: Fills) -> bool:
+    """Whether loading opens a file or the like when it is first needed, by itself or within what it makes."""
+    return any(known[-1:] != _CLOSED for known in fills.values())
 
 
 def may_fill(place: Place, value: Any, fills: Fills) -> bool:
@@ -60,7 +66,13 @@ def may_fill(place: Place, value: Any, fills: Fills) -> bool:
         value: it.
         fills: what is known to be made there, whichever sample is the first.
     """
-    return _is_opened(value) or (place in fills and content_of(value) == fills[place])
+    return _is_opened(value) or (place in fills and _known(value) == fills[place])
+
+
+def _known(value: Any) -> bytes:
+    if _is_opened(value):
+        return b""
+    return content_of(value) + (_CLOSED if find_open_file(value) is None else b"")
 
 
 def _is_opened(value: Any) -> bool:

@@ -22,7 +22,7 @@ import torch
 
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.names import globals_read, modules_used, names_used, strings_in
+from foreload.dataset_state.names import globals_used, modules_used, names_used, strings_in
 from foreload.dataset_state.walk import PLAIN, variables_of
 
 __all__ = ["UnknownContentError", "digest_code"]
@@ -148,7 +148,7 @@ class _Pickler(ContentPickler):
     def globals_of(self, function: FunctionType) -> dict[str, Any]:
         code, known = function.__code__, function.__globals__
         # The main module has another name there; modules are looked into for what is used of them.
-        read = set(globals_read(code)) - {"__name__"}
+        read = set(globals_used(code)) - {"__name__"}
         if "globals" in read and "globals" not in known:
             by_name = strings_in(code) & known.keys()
             if not by_name:

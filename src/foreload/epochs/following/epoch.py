@@ -13,7 +13,7 @@ from foreload.batch.assembly import count
 from foreload.batch.failure import EmptyBatch
 from foreload.cache.view import CachedView
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import OPENED
+from foreload.dataset_state.looks.fills import Fills, opens
 from foreload.epochs.base import EpochSpec
 from foreload.epochs.following.foretold import Foretold
 from foreload.epochs.processes import ProcessEpoch
@@ -66,9 +66,11 @@ class FollowingEpoch(ProcessEpoch[W]):
         self._inline, self._alone = inline, alone
         self._seen: tuple[int, int] | None = None  # samples, and nanoseconds that the loop has waited for them
         self._is_first = True
-        fills = [] if held is None else held.fills.values()
-        self._makes, self._opens = any(fills), OPENED in fills  # when it first loads: values, files
-        # To load here would open files here, which later copies of the dataset would share.
+        fills: Fills = {} if held is None else held.fills
+        # What loading makes when it is first needed: values, files. To load here would open files here, too, which
+        # later copies of the dataset would share.
+        self._makes, self._opens = any(fills.values()), opens(fills)
+        self._is_unmade = held is not None and self._makes and not self._opens and held.lacks()
         self._comparison = comparison if held is not None and not self._opens else None
         self._stand_down = stand_down
         self._firsts = firsts
@@ -123,28 +125,17 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._taken[self._place(number)] = indices = self._dealt[number][0]
             if not self._firsts:
                 self._firsts.append(copy.copy(indices))
-                # What copies of the dataset have open, it must not have: later ones would share it.
-                if self._makes and not self._opens:
-                    self._make_firsts(self._held)
         return number
-
-    def _make_firsts(self, held: CopiedState) -> None:
-        """Let the dataset make what its copies have made when they first needed it, as if it had loaded all.
-
-        Raises:
-            _TakenOver: that has changed something else.
-        """
-        failures = len(self.errors)
-        with suppress(Exception):  # which the loop gets with the batch
-            self._make(self._alone(), copy.copy(self._firsts[0]), 0)
-        self.errors.forget(failures)
-        if (name := held.settled() or held.untold) is not None and self._here is None:
-            self._take_over(f"the calling thread loads, because the first batch changes {name!r}", 1)
-            raise _TakenOver
 
     def _take_or_make(self, take: Callable[[], Any], number: int) -> Any:
         """Take a batch from a worker, or make it here if it cannot be unpickled."""
         indices, failures = self._taken.pop(number), len(self.errors)
+        if self._is_unmade:
+            self._is_unmade = False
+            with suppress(Exception):
+                take()  # its memory is given back
+            self.errors.forget(failures)
+            return self._make_first(indices)
         try:
             return take()
         except EmptyBatch:
@@ -156,6 +147,18 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._take_over(f"the calling thread loads, because {why}", 1)
         assert self._here is not None
         return self._make(self._here, indices, number)
+
+    def _make_first(self, indices: Any) -> Any:
+        """Make a batch here, and with it what the dataset makes when it is first needed, as its copies have."""
+        assert self._held is not None
+        batch = self._alone().start(indices)
+        try:
+            batch.job.run_here()  # (The worker's has been counted.)
+            return batch.take()
+        finally:
+            name = self._held.settled() or self._held.untold
+            if name is not None and self._here is None:
+                self._take_over(f"the calling thread loads, because the first batch changes {name!r}", 1)
 
     def _request(self) -> None:
         """Draw the batch that the loop requests, and deal what may be loaded ahead."""
@@ -260,8 +263,12 @@ class FollowingEpoch(ProcessEpoch[W]):
         if isinstance(self._spec.view, CachedView):
             self._spec.view.drop(early)  # as they were before the loop requested them
         self._here = self._inline()
-        if self._held is not None and self._makes and self._opens and self._firsts:
-            self._make_firsts(self._held)
+        if self._makes and self._opens and self._firsts:
+            # What the dataset makes when it is first needed is made by the first batch, as if it had loaded all.
+            failures = len(self.errors)
+            with suppress(Exception):  # which the loop has got
+                self._make(self._here, copy.copy(self._firsts[0]), 0)
+            self.errors.forget(failures)
 
     def _next_here(self, assembly: Assembly) -> tuple[int, int, Callable[[], Any]]:
         if self._pending:
