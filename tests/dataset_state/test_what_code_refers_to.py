@@ -9,6 +9,7 @@ import logging
 import random
 import subprocess
 import sys
+import threading
 import types
 import warnings
 from collections import OrderedDict, defaultdict, deque
@@ -21,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.digest import StateWatch
+from foreload.dataset_state.digest import StateWatch, made_of
 
 SCALE = [1]
 file: Any = None
@@ -295,3 +296,27 @@ dataset = Reads(); state = CopiedState(dataset); dataset[0]; print(sorted(state.
     }
     assert len(found) == 1
     assert "TABLE" in found.pop()
+
+
+def test_a_thread_of_the_datasets_may_change_what_is_looked_at() -> None:
+    cache: dict[int, Any] = {}
+    is_over = threading.Event()
+
+    def fill() -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            cache[number % 5000] = [number]
+            cache.pop((number * 7) % 5000, None)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(30):
+            made_of(Reads(cache=cache, queue=deque([cache])))
+    finally:
+        sys.setswitchinterval(interval)
+        is_over.set()
+        thread.join()

@@ -137,7 +137,8 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     if isinstance(value, leaves()):
         return
     if isinstance(value, dict):
-        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in islice(dict.items(value), most))
+        present = list(islice(dict.items(value), most))  # at once: a thread of the dataset's may change it
+        items: Any = ((f"{name}[{key!r}]", inner) for key, inner in present)
     elif isinstance(value, LRU_CACHE):
         kept = () if is_of_library(value) else enumerate(kept_values(value))
         items = ((name, value.__wrapped__), *((f"{name}().{place}", inner) for place, inner in kept))
@@ -156,7 +157,8 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, FunctionType):
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
-        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(islice(plain_iter(value), most)))
+        present = list(islice(plain_iter(value), most))
+        items = ((f"{name}[{position}]", inner) for position, inner in enumerate(present))
     elif isinstance(value, type):
         known = not is_installed(module_of(value))
         items = ((f"{name}.{attribute}", inner) for attribute, inner in _values_of(value)) if known else ()
