@@ -88,7 +88,7 @@ def test_a_dataset_without_a_length_ends_with_an_index_error() -> None:
         def __getitem__(self, index: int) -> int:
             return list(range(5))[index]
 
-    assert check(Endless()).samples == 5
+    assert check(Endless(), seconds=600).samples == 5
 
 
 @pytest.mark.slow
