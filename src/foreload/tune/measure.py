@@ -128,17 +128,16 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     if measured.state or not measured.fills:
         return measured
     # (What the first fork has made there, it cannot make again.)
-    make = partial(_make, is_compared=bool(measured.common))
-    other = _in_fork(work, make)
+    other = _in_fork(work, partial(_make, is_compared=bool(measured.common)))
     fills = {name: made for name, made in measured.fills.items() if made in (b"", other.fills.get(name))}
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
     is_same = _are_same(measured.common, other.common)
-    if not (is_same or other.trouble):  # samples may also be others each time that they are loaded
-        is_same = not _are_same(_in_fork(work, make).common, other.common)
     if differing is None and is_same and not other.trouble:
         return replace(measured, fills=fills)
     _, name, _ = differing or min(measured.fills)
-    differs = "it differs with the sample that is the first" if is_same else "samples depend on those before, then"
+    differs = (
+        "it differs with the sample that is the first" if is_same else "samples may depend on those before, then"
+    )
     why = _MADE.format(name, other.trouble or differs)
     rates = {candidate: rate for candidate, rate in measured.rates.items() if candidate[0] == "threads"}
     return replace(measured, fills={}, rates=rates, state=why, is_pure=False)
