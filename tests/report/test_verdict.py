@@ -152,6 +152,25 @@ def test_waiting_for_a_core_is_not_waiting_for_a_disk() -> None:
     assert not any("no core" in line for line in verdict(stats(2, **seen, cpu=cores)).evidence)
 
 
+def test_the_lock_is_not_a_disk_where_its_owners_have_no_core() -> None:
+    # Measured: Python in two threads, while twelve other programs had most of two cores.
+    seen: dict[str, Any] = {
+        "batches": 120,
+        "samples": 960,
+        "seconds": 9.7,
+        "first_batch_seconds": 0.1,
+        "loop_seconds": 0.05,
+        "stages": {"sample": stage(18.7, 2.6, samples=960)},
+        "lock": {"looks": 284, "held_share": 0.52, "asked": 167, "delay_seconds": 0.6},
+        "cpu": {"cores": 2, "share": 0.152, "queued_seconds": 11.9},
+    }
+    assert verdict(stats(2, **seen)).kind == "python-bound"
+    # Measured: a sleep of 5 ms and 1 ms of Python.
+    seen |= {"seconds": 5.3, "stages": {"sample": stage(10.3, 1.0, samples=960)}}
+    seen |= {"lock": {"looks": 215, "held_share": 0.12}, "cpu": {"cores": 2, "share": 0.1, "queued_seconds": 3.3}}
+    assert verdict(stats(2, **seen)).kind == "read-bound"
+
+
 def test_a_loop_that_keeps_the_lock_is_told_so_with_what_was_measured() -> None:
     found = verdict(CASES["a loop that keeps the lock"][1])
     assert "its own Python code holds the interpreter's lock (GIL)" in found.sentence

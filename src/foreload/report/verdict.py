@@ -51,6 +51,10 @@ _USED_UP = 0.8
 # Memory is short from this share of the granted memory on.
 _MEMORY_USED_UP = 0.95
 
+# On cores that other programs use too, a lock that threads wait for is often free for a moment: its next owner has no
+# core yet. It is taken by this share of the looks at it or more.
+_TAKEN_WITHOUT_CORES = 0.3
+
 # Of torch's loaders, the loop's work on a core counts as Python's from this share of the time on.
 _MIN_LOOP_SHARE = 0.2
 
@@ -147,13 +151,14 @@ def _loop_keeps_lock(stats: Any, costs: Costs) -> bool:
 
 def _lock_lacks_cores(stats: Any, costs: Costs) -> bool:
     """Whether workers need little but the lock, on cores shared with other programs, which slow its hand-over."""
-    locked, free = costs.demand.locked, costs.demand.free
-    return (
-        costs.servers.workers > 1
-        and locked >= _USED_UP * (locked + free)
-        and locked > costs.demand.blocked
-        and costs.servers.cores < _USED_UP * stats["cpu"]["cores"]
-    )
+    locked, free, blocked = costs.demand.locked, costs.demand.free, costs.demand.blocked
+    if costs.servers.workers < 2 or costs.servers.cores >= _USED_UP * stats["cpu"]["cores"]:
+        return False
+    # Whoever waits for a core with the lock, or as the next to have it, keeps the other threads waiting.
+    queued = float(stats["cpu"].get("queued_seconds", 0.0)) / stats["samples"]
+    by_others = (costs.servers.workers - 1) * (locked + queued)
+    is_taken = (lock_held_share(stats) or 0.0) >= _TAKEN_WITHOUT_CORES
+    return locked >= _USED_UP * (locked + free) and (locked > blocked or (is_taken and by_others >= blocked))
 
 
 def _is_short_of_memory(stats: Any) -> bool:
