@@ -51,8 +51,8 @@ _USED_UP = 0.8
 # Memory is short from this share of the granted memory on.
 _MEMORY_USED_UP = 0.95
 
-# On cores that other programs use too, a lock that threads wait for is often free for a moment: its next owner has no
-# core yet. It is taken by this share of the looks at it or more.
+# On cores that other programs use too, a lock that threads wait for is often free for a moment, since its next
+# owner has no core yet. This share of the looks at it, or more, finds it taken.
 _TAKEN_WITHOUT_CORES = 0.3
 
 # Of torch's loaders, the loop's work on a core counts as Python's from this share of the time on.
