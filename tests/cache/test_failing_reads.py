@@ -261,6 +261,8 @@ FORBID_MEMFD = """
     forbid_memfd()
     for workers in (None, "threads", "processes"):
         arguments = {"num_workers": 2, "workers": workers} if workers else {"num_workers": 0}
+        if workers == "processes":
+            arguments["multiprocessing_context"] = "fork"
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             loader = fl.DataLoader(Rows(), batch_size=5, cache="1MiB", **arguments)

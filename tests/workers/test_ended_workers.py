@@ -68,7 +68,7 @@ def test_workers_end_with_their_parent_even_in_the_middle_of_a_sample(tmp_path: 
             def __getitem__(self, index):
                 if index > 20: time.sleep(100)
                 return index
-        loader = fl.DataLoader(Slow(), batch_size=4, num_workers=3, workers="processes")
+        loader = fl.DataLoader(Slow(), 4, num_workers=3, workers="processes", multiprocessing_context="fork")
         iterator = iter(loader)
         next(iterator)
         print(*[process.pid for process in iterator._workers], flush=True)

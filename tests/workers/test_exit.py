@@ -46,15 +46,18 @@ PROGRAM = """
         for _ in range(count): threading.Thread(target=go, daemon=True).start()
 """
 
+# Other start methods, which are the default of later Pythons, do not find the classes of a program given by -c.
+FORK = {"multiprocessing_context": "fork"}
+
 BY = {
     "inline": ("Numbers()", {"num_workers": 0}),
     "gathered": ("rows", {"num_workers": 0}),
     "threads": ("Numbers()", {"num_workers": 2, "workers": "threads"}),
     "native": ("rows", {"num_workers": 2, "workers": "threads"}),
-    "processes": ("Numbers()", {"num_workers": 2, "workers": "processes"}),
+    "processes": ("Numbers()", {"num_workers": 2, "workers": "processes", **FORK}),
     "stream": ("Stream()", {"num_workers": 0}),
     "stream, threads": ("Stream()", {"num_workers": 2, "workers": "threads"}),
-    "stream, processes": ("Stream()", {"num_workers": 2, "workers": "processes"}),
+    "stream, processes": ("Stream()", {"num_workers": 2, "workers": "processes", **FORK}),
     "auto": ("Numbers()", {}),
 }
 
