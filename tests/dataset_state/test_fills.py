@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import contents_of
+from foreload.dataset_state.looks.fills import contents_of, opens
 
 PLACE = 0, "made", 0
 
@@ -136,6 +136,34 @@ def test_a_file_that_is_mapped_is_not_read(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert whole != half
+
+
+class Opened:
+    """Holds a file, beside a number that it is known by."""
+
+    def __init__(self, number: int, file: Any) -> None:
+        self.number, self.file = number, file
+
+
+def test_what_holds_a_file_is_told_from_what_holds_none() -> None:
+    place = (("dataset", 0),), "reader", 0
+    with open(__file__) as file:
+        for number in range(600):
+            assert opens(contents_of([(place, Opened(number, file))]))
+            assert not opens(contents_of([(place, Opened(number, None))]))
+
+
+def test_what_is_lacking_is_told_by_its_place() -> None:
+    dataset = Lazy(lambda: 0)
+    dataset.parts = [None, None, 3]
+    state = CopiedState(dataset)
+    dataset.parts[1] = 2
+    fills = state.made()
+    dataset.parts[1] = None
+    state = CopiedState(dataset, fills=fills)
+    assert state.lacks()
+    dataset.parts[1] = 2
+    assert not state.lacks()
 
 
 def test_places_of_one_name_are_told_apart() -> None:
@@ -255,6 +283,11 @@ class Never(str):
 
 OPENED: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Any], bool]] = {
     "lines of a file": (lambda: open(__file__), lambda file, index: file.readline(), False),  # noqa: SIM115
+    "lines of a file, of some samples": (
+        lambda: open(__file__),  # noqa: SIM115
+        lambda file, index: file.readline() if index % 10 == 9 else "",
+        False,
+    ),
     "a cursor": (_rows, lambda cursor, index: cursor.fetchone(), False),
     "a hash": (_hash, _hashed, False),
     "lines of a file, and what is another each time": (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -72,3 +74,47 @@ def test_a_log_that_is_opened_late_is_a_file(tmp_path: Path, monkeypatch: pytest
     logging.getLogger("samples").warning("loaded")
     assert state.changed_by_loading() is None
     handler.close()
+
+
+@pytest.mark.parametrize("what", ["print", "log", "warn"])
+def test_what_samples_write_goes_elsewhere_once_that_is_redirected(what: str) -> None:
+    state = CopiedState([])
+    handler = logging.StreamHandler(io.StringIO())
+    redirected = {
+        "print": contextlib.redirect_stdout(io.StringIO()),
+        "log": contextlib.closing(handler),
+        "warn": warnings.catch_warnings(record=True),
+    }[what]
+    with redirected:
+        if what == "log":
+            logging.root.addHandler(handler)
+        assert str(state.changed()).startswith(f"what samples {what}")
+        logging.root.removeHandler(handler)
+    assert state.changed() is None
+
+
+def test_the_same_terminal_or_file_is_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(tmp_path / "one", "w") as one, open(tmp_path / "other", "w") as other:
+        monkeypatch.setattr(sys, "stdout", one)
+        state = CopiedState([])
+        with open(os.dup(one.fileno()), "w") as again:
+            monkeypatch.setattr(sys, "stdout", again)
+            assert state.changed() is None
+        monkeypatch.setattr(sys, "stdout", other)
+        assert state.changed() == "what samples print"
+
+
+@pytest.mark.parametrize("what", ["log", "warn"])
+def test_what_samples_log_and_warn_of_may_go_to_another_file_or_function(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handler = logging.FileHandler(tmp_path / "log", delay=True)
+    monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
+    state = CopiedState([])
+    logging.root.addHandler(logging.NullHandler())
+    assert state.changed() is None
+    if what == "log":
+        logging.root.addHandler(handler)
+    else:
+        monkeypatch.setattr(warnings, "showwarning", lambda *about, **more: None)
+    assert str(state.changed()).startswith(f"what samples {what}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def choose_workers(work: Workload) -> Choice:
         if "processes" not in work.kinds:
             return Choice("threads", 0, "as the test says")
-        fills = measure._in_fork(work, partial(measure._make, is_compared=False)).fills
+        fills = measure._in_fork(work, measure._make).fills
         return Choice("processes", 2, "as the test says", fills=fills)
 
     monkeypatch.setattr(selection, "_chosen", {})
@@ -166,6 +165,22 @@ class Shards(Table):
 def test_what_is_made_later_is_known_by_where_it_is() -> None:
     found, loader = seen(fl.DataLoader, Shards(), 3)
     assert found == seen(TorchDataLoader, Shards(), 3)[0]
+    assert loader.stats()["workers"]["kind"] == "processes"
+
+
+class Later(Table):
+    """Only some samples need the table, and none of the first ones."""
+
+    def __getitem__(self, index: int) -> int:
+        return super().__getitem__(index) if index > 20 and index % 2 else index
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}])
+def test_it_is_made_with_the_batch_that_needs_it(options: dict[str, Any]) -> None:
+    torch.manual_seed(1)
+    found, loader = seen(fl.DataLoader, Later(), 3, **options)
+    torch.manual_seed(1)
+    assert found == seen(TorchDataLoader, Later(), 3, **options)[0]
     assert loader.stats()["workers"]["kind"] == "processes"
 
 

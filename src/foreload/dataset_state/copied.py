@@ -29,6 +29,7 @@ class CopiedState:
         untold: a sentence that says why not all of them can be looked at; None if they can.
         differs: a sentence that says what the parts use that is not what it was in the process that they were sent
             from; None if all is.
+        makes: whether what was loaded last has made something where nothing was.
 
     >>> class Scaled:
     ...     factor, weights = 1, [1, 2]
@@ -42,6 +43,7 @@ class CopiedState:
         self._parts = parts
         self.fills: Fills = fills or {}
         self.differs: str | None = None
+        self.makes = False
         self._program: ProgramState | None = None  # is the same for all that are sent at once
         self._by_loading: str | None = None
         self._is_first = True
@@ -84,8 +86,10 @@ class CopiedState:
 
     def _made(self, number: int) -> list[tuple[Place, Any]] | None:
         made = self._looks[number].made()
-        path = self._gathered.paths[number]
-        return None if made is None else [((path, *place), value) for place, value in made]
+        if made is None:
+            return None
+        path = self._gathered.path(number)
+        return [((path, *place), value) for place, value in made]
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing.
@@ -103,6 +107,7 @@ class CopiedState:
     def settled(self) -> str | None:
         """Go on from what was made where nothing was, and may be; return the name of what else has changed."""
         changed = [number for number, look in enumerate(self._looks) if look.changed() is not None]
+        self.makes = bool(changed)
         made = [self._made(number) for number in changed]
         if not all(each is not None and self._may_be_made(each) for each in made):
             return self._changed()
@@ -116,8 +121,11 @@ class CopiedState:
 
     def lacks(self) -> bool:
         """Whether there is nothing yet in some place where loading makes something."""
-        looks = zip(self._gathered.paths, self._looks, strict=True)
-        return any(look.lacks(name) for path, look in looks for place, name, _ in self.fills if place == path)
+        return any(
+            look.lacks((name, number))
+            for path, name, number in self.fills
+            for look in self._gathered.looks_at(path)
+        )
 
     def _may_be_made(self, made: list[tuple[Place, Any]]) -> bool:
         return all(may_fill(place, value, self.fills) for place, value in made)

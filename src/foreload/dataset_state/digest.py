@@ -14,13 +14,15 @@ from array import array
 from collections import OrderedDict
 from contextvars import ContextVar
 from itertools import islice
+from types import MethodType
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from foreload._torch import tensor_version
-from foreload.checks import optional
+from foreload.checks import optional, package_of
 from foreload.dataset_state.handles import is_iterator, is_open
 from foreload.dataset_state.kept import LRU_CACHE
 from foreload.dataset_state.settings import Settings
@@ -76,7 +78,15 @@ def snapshot(dataset: Any, most: int = MOST_VALUES) -> dict[str, Any]:
     >>> changed(before, snapshot(counter))
     'calls'
     """
-    return {name: digest(value) for name, value in walk(dataset, None, most)}
+    return {name: digest(value) for name, value in walk(dataset, _is_method_of_a_part, most)}
+
+
+def _is_method_of_a_part(value: Any) -> bool:
+    """Whether a value is a method of a part of foreload's, which loading may change as it likes."""
+    if not isinstance(value, MethodType):
+        return False
+    kind = type(value.__self__)
+    return package_of(kind) == "foreload" and not issubclass(kind, Dataset)
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:

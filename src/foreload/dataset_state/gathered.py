@@ -10,7 +10,7 @@ import mmap
 import weakref
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from operator import is_
@@ -31,12 +31,13 @@ from foreload.dataset_state.looks.containers import MOST_RECORDS, Contents, Kept
 from foreload.dataset_state.looks.libraries import MEMOS_OF_PANDAS, columns_of, is_of_pandas, rules_of
 from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
 from foreload.dataset_state.looks.numbers import Numbers, objects_in
+from foreload.dataset_state.looks.path import Path, Step
 from foreload.dataset_state.names import globals_used, modules_used, names_used, set_in_builtins
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.walk import (
     OPAQUE,
-    PARTS_OF_LOADERS,
     generators,
+    is_of_loaders,
     is_owner,
     is_pythons,
     is_unchanging,
@@ -46,7 +47,7 @@ from foreload.dataset_state.walk import (
     variables_of,
 )
 
-__all__ = ["Gathered", "Path"]
+__all__ = ["Gathered"]
 
 # The most objects that are looked at, and the values of a container that are looked at one by one if there is a
 # quicker way.
@@ -78,15 +79,11 @@ _WHOLE: tuple[Any, ...] = (
 )
 
 
-Path = tuple[tuple[str, int], ...]
-
-
 class Gathered:
     """All that some objects refer to, with a look at each that can be changed.
 
     Attributes:
         looks: the looks.
-        paths: how one gets to what each of them looks at: names, each with a number, since several may be alike.
         generators: random generators, with a name and a digest of each as it was.
         untold: a sentence that says why not all can be looked at; None if all are.
         reads_environment: whether code among it reads variables of the environment.
@@ -101,42 +98,50 @@ class Gathered:
 
     def __init__(self) -> None:
         self.looks: list[Look] = []
-        self.paths: list[Path] = []
         self.generators: list[tuple[str, Any, Any]] = []
         self.untold: str | None = None
         self.reads_environment = False
         self._left_bytes = _MOST_PICKLED
         self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
-        self._left: deque[tuple[Path, Any]] = deque()
-        self._path: Path = ()
+        self._left: deque[tuple[Step, Any]] = deque()
+        self._steps: list[Step] = []  # to what each of the looks is at
+        self._here = Step((), ("", 0), 0)
 
     def follow(self, parts: Iterable[tuple[Path, Any]]) -> None:
         """Look at objects, given with their paths, and at all that they refer to."""
-        self._left += parts
+        self._left += ((Step(path[:-1], path[-1], len(path)), value) for path, value in parts)
         seen = self._seen
         while self._left and len(seen) < _MOST_OBJECTS:
-            self._path, value = self._left.popleft()
+            self._here, value = self._left.popleft()
             if not tells_class(value):
                 continue
             if (not isinstance(value, _PLAIN) or hasattr(value, "__dict__")) and id(value) not in seen:
                 seen[id(value)] = value
-                self._watch(self._path[-1][0], value)
+                self._watch(self._here.last[0], value)
         self.untold = _TOO_MANY if self._left else self.untold
         self._left.clear()
 
+    def path(self, number: int) -> Path:
+        """Return the path to what a look is at, by its number."""
+        return self._steps[number].path()
+
+    def looks_at(self, path: Path) -> Iterator[Look]:
+        """Yield the looks at the end of a path."""
+        for step, look in zip(self._steps, self.looks, strict=True):
+            if step.length == len(path) and step.last == path[-1] and step.path() == path:
+                yield look
+
     def _go_on(self, parts: Iterable[tuple[str, Any]]) -> None:
         """Follow what the object that is looked at refers to."""
-        self._left += (((*self._path, (name, place)), value) for place, (name, value) in enumerate(parts))
+        here, length = self._here, self._here.length + 1
+        self._left += ((Step(here, (name, place), length), value) for place, (name, value) in enumerate(parts))
 
     def _look(self, look: Look) -> None:
         self.looks.append(look)
-        self.paths.append(self._path)
+        self._steps.append(self._here)
 
     def _watch(self, name: str, value: Any) -> None:
         if isinstance(value, OPAQUE):
-            return
-        if isinstance(value, TorchDataLoader):
-            self._go_on((part, optional(value, part)) for part in PARTS_OF_LOADERS)
             return
         is_plain = type(value) in (torch.Tensor, np.ndarray)  # of which there may be many
         if isinstance(value, (*_WHOLE, *generators())) and not (is_plain and not optional(value, "__dict__")):
@@ -205,12 +210,14 @@ class Gathered:
     def _watch_attributes(self, value: Any) -> None:
         own = optional(value, "__dict__")
         if isinstance(own, dict):
-            memos: tuple[str, ...] = MEMOS_OF_PANDAS if is_of_pandas(value) else ()
-            self._look(Attributes(type(value).__name__, value, memos.__contains__))
+            is_left_out: Callable[[str], bool] = (MEMOS_OF_PANDAS if is_of_pandas(value) else ()).__contains__
+            if isinstance(value, TorchDataLoader):
+                is_left_out = is_of_loaders
+            self._look(Attributes(type(value).__name__, value, is_left_out))
             if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
-                memos, rules = ("_tokenizer",), rules_of(tokenizer)
+                is_left_out, rules = ("_tokenizer",).__contains__, rules_of(tokenizer)
                 self._add("_tokenizer", lambda: rules_of(tokenizer) == rules)
-            self._go_on((str(key), inner) for key, inner in own.items() if key not in memos)
+            self._go_on((str(key), inner) for key, inner in own.items() if not is_left_out(str(key)))
 
     def _watch_object(self, name: str, value: Any) -> None:
         self._watch_attributes(value)
@@ -285,9 +292,9 @@ class Gathered:
             self._add_value(variable, partial(optional, cell, "cell_contents"))
         self.reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         known = function.__globals__
-        read = globals_used(function.__code__)
-        self._watch_names(known, read)
-        self._watch_names(vars(builtins), set_in_builtins(each for each in read if each not in known))
+        used = globals_used(function.__code__)
+        self._watch_names(known, used)
+        self._watch_names(vars(builtins), set_in_builtins(each for each in used if each not in known))
         for module in modules_used(function):
             self._watch_names(vars(module), sorted(names_used(function.__code__) & vars(module).keys()))
 

@@ -1,14 +1,14 @@
-"""Objects of a program that take what its code prints, logs or warns of, and keep it in memory."""
+"""Where a program's code prints, logs and warns: outside the process, or into objects that keep it in memory."""
 
 from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from operator import is_
 from typing import Any
 
 from foreload.checks import module_of, optional
@@ -31,13 +31,13 @@ class Outputs:
     """
 
     def __init__(self) -> None:
-        self._streams = _streams()
+        self._ends = _ends()
         self._present = list(_present())
         self._before = [present() for _, present in self._present]
 
     def redirected(self) -> str | None:
         """Return what is written elsewhere since; None if nothing is."""
-        pairs = zip(_NAMES, _streams(), self._streams, strict=True)
+        pairs = zip(_NAMES, _ends(), self._ends, strict=True)
         return next((name for name, now, before in pairs if not _are_same(now, before)), None)
 
     def changed(self) -> str | None:
@@ -46,16 +46,43 @@ class Outputs:
         return next((name for (name, present), before in pairs if present() != before), None)
 
 
-def _streams() -> list[list[Any]]:
-    """Return where what is printed, logged and warned of goes first, if that is not a terminal or a file."""
-    shows = [optional(warnings, "_showwarnmsg_impl"), warnings.showwarning]
-    streams = [stream for stream in (sys.stdout, sys.stderr) if not _is_file(stream)]
-    handlers = [handler for handler in logging.root.handlers if not _writes_to_file(handler)]
-    return [streams, handlers, [kept for show in shows if isinstance(kept := optional(show, "__self__"), list)]]
+def _ends() -> list[list[Any]]:
+    """Return where what is printed, logged and warned of ends: files, by what they are, or objects."""
+    printed = [_end(sys.stdout), _end(sys.stderr)]
+    logged = [end for handler in logging.root.handlers if (end := _end_of_handler(handler)) is not None]
+    return [printed, logged, _shows()]
+
+
+def _end(stream: Any) -> Any:
+    """Return what a stream writes to; None if that cannot be told."""
+    if stream is None:
+        return None
+    try:
+        about = os.fstat(stream.fileno())
+    except Exception:  # it has none, or raises whatever a stream of the user's raises
+        return None if _is_file(stream) else stream
+    return about.st_dev, about.st_ino
+
+
+def _end_of_handler(handler: logging.Handler) -> Any:
+    if isinstance(handler, logging.NullHandler):
+        return None
+    if isinstance(handler, logging.FileHandler):  # which may open it only when there is something to write
+        return (handler.baseFilename,)
+    stream = optional(handler, "stream")
+    return handler if stream is None else _end(stream)
+
+
+def _shows() -> list[Any]:
+    """Return what is called with a warning: within ``warnings.catch_warnings(record=True)``, a list's method."""
+    return [optional(warnings, "_showwarnmsg_impl"), warnings.showwarning]
 
 
 def _are_same(now: list[Any], before: list[Any]) -> bool:
-    return len(now) == len(before) and all(map(is_, now, before))
+    pairs = zip(now, before, strict=False)
+    return len(now) == len(before) and all(
+        one is other or (type(one) is type(other) is tuple and one == other) for one, other in pairs
+    )
 
 
 def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -68,11 +95,9 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
         if not _writes_to_file(handler):
             kept = handler, optional(handler, "stream")
             yield _NAMES[1], lambda kept=kept: (_kept(kept[0]), _written(kept[1]))  # type: ignore[misc]
-    # (Within warnings.catch_warnings(record=True), this is the method of a list.)
-    shows = optional(warnings, "_showwarnmsg_impl"), warnings.showwarning
-    for kept in (optional(show, "__self__") for show in shows):
-        if isinstance(kept, list):
-            yield _NAMES[2], lambda kept=kept: len(kept)  # type: ignore[misc]
+    for show in _shows():
+        if isinstance(optional(show, "__self__"), list) or not is_installed(module_of(show)):
+            yield _NAMES[2], lambda show=show: _held(show)  # type: ignore[misc]
 
 
 def _writes_to_file(handler: Any) -> bool:
@@ -113,5 +138,6 @@ def _kept(handler: Any) -> Any:
 
 def _held(value: Any) -> Any:
     with suppress(Exception):  # whatever an object of the user's raises
-        return snapshot(vars(value), 256)  # (A stream itself would count as an open file.)
+        # (A stream itself would count as an open file.)
+        return snapshot(value if callable(value) else vars(value), 256)
     return None

@@ -30,10 +30,10 @@ __all__ = [
     "CONTAINERS",
     "MOST_VALUES",
     "OPAQUE",
-    "PARTS_OF_LOADERS",
     "PLAIN",
     "find_open_file",
     "generators",
+    "is_of_loaders",
     "is_owner",
     "is_pythons",
     "is_unchanging",
@@ -70,8 +70,8 @@ CONTAINERS = (list, dict, set, tuple, frozenset, deque)
 # What is not looked into: the state of a logger, or what a process opens for itself, is in no sample.
 OPAQUE = (logging.Logger, PerProcess)
 
-# What is looked into of a loader, whose own state is in no sample either.
-PARTS_OF_LOADERS = ("dataset", "collate_fn", "batch_sampler", "transform")
+# The beginnings of what loaders set in themselves while they load.
+_OF_LOADERS = ("_iterator", "_IterableDataset_len_called", "_DataLoader__", "_fl_")
 
 
 @functools.cache  # and when it is first needed, since NumPy imports its generators then
@@ -149,11 +149,11 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
         owner = value.__self__
         items = ((f"{name}.__self__", owner),) if is_owner(owner) else ()
-        if isinstance(value, MethodType):  # of a library's object, which loading may change as it likes
-            is_known = is_installed(type(owner).__module__) and not isinstance(owner, generators())
-            items = (*(() if is_known else items), (name, value.__func__))
+        if isinstance(value, MethodType):
+            items = (*items, (name, value.__func__))
     elif isinstance(value, TorchDataLoader):
-        items = ((f"{name}.{part}", optional(value, part)) for part in PARTS_OF_LOADERS)
+        own = {part: inner for part, inner in vars(value).items() if not is_of_loaders(part)}
+        items = ((f"{name}.{part}", inner) for part, inner in own.items())
     elif isinstance(value, FunctionType):
         items = _held_by_function(name, value)
     elif isinstance(value, (list, tuple, deque)):
@@ -238,6 +238,11 @@ def is_unchanging(value: Any) -> bool:
     return kind.__dictoffset__ == 0 and is_installed(kind.__module__) and is_constant(value)
 
 
+def is_of_loaders(name: str) -> bool:
+    """Whether an attribute of a loader is one that it sets while it loads, by its name."""
+    return name.startswith(_OF_LOADERS)
+
+
 def is_pythons(name: str) -> bool:
     """Whether an attribute of a class is none of the user's, by its name."""
     return name in _PYTHONS or name.startswith(_BEGINNINGS)
@@ -284,11 +289,11 @@ def _globals_of(kind: type) -> Iterator[tuple[str, Any]]:
 
 def _globals_used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     known, names = function.__globals__, names_used(function.__code__)
-    read = set(globals_used(function.__code__))
-    for name in read & known.keys():
+    used = set(globals_used(function.__code__))
+    for name in used & known.keys():
         if not issubclass(type(known[name]), ModuleType):
             yield f"{known.get('__name__')}.{name}", known[name]
-    for name in set_in_builtins(read - known.keys()):
+    for name in set_in_builtins(used - known.keys()):
         yield f"builtins.{name}", vars(builtins)[name]
     for module in modules_used(function):
         for name in names & vars(module).keys():

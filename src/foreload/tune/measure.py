@@ -99,7 +99,7 @@ class Measurement:
         is_estimated: whether rates but that of the calling thread are estimates.
         is_pure: whether loading was seen to change nothing in the dataset.
         fills: hashes of what loading makes in it where nothing was, whichever sample is the first.
-        common: a hash of some samples, if loading opens what they may be read on from; else b"".
+        common: hashes of some samples, if loading opens what they may be read on from.
     """
 
     rates: Rates
@@ -110,7 +110,7 @@ class Measurement:
     is_estimated: bool = False
     is_pure: bool = False
     fills: Fills = field(default_factory=dict)
-    common: bytes = b""
+    common: list[bytes] = field(default_factory=list)
 
 
 # Measures something in a fork: yields names and values.
@@ -128,10 +128,10 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     if measured.state or not measured.fills:
         return measured
     # (What the first fork has made there, it cannot make again.)
-    other = _in_fork(work, partial(_make, is_compared=bool(measured.common)))
+    other = _in_fork(work, partial(_make, common=len(measured.common)))
     fills = {name: made for name, made in measured.fills.items() if made in (b"", other.fills.get(name))}
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
-    is_same = _are_same(measured.common, other.common)
+    is_same = measured.common == other.common
     if differing is None and is_same and not other.trouble:
         return replace(measured, fills=fills)
     _, name, _ = differing or min(measured.fills)
@@ -141,11 +141,6 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     why = _MADE.format(name, other.trouble or differs)
     rates = {candidate: rate for candidate, rate in measured.rates.items() if candidate[0] == "threads"}
     return replace(measured, fills={}, rates=rates, state=why, is_pure=False)
-
-
-def _are_same(common: bytes, others: bytes) -> bool:
-    """Whether as many samples are the same as are known of both."""
-    return all(one == other for one, other in zip(common, others, strict=False))
 
 
 def _in_fork(work: Workload, measure: _Measure) -> Measurement:
@@ -207,7 +202,7 @@ def _answers(pipe: int) -> Measurement:
         is_estimated=_IS_ESTIMATED in found,
         is_pure=bool(found.get(_IS_PURE, not state)),
         fills=found.get(_FILLS, {}),
-        common=found.get(_COMMON, b""),
+        common=found.get(_COMMON, []),
     )
 
 
@@ -281,11 +276,11 @@ def _made(work: Workload, held: CopiedState) -> Iterator[tuple[Any, Any]]:
         yield _COMMON, common_samples(work)
 
 
-def _make(work: Workload, *, is_compared: bool) -> Iterator[tuple[Any, Any]]:
+def _make(work: Workload, common: int = 0) -> Iterator[tuple[Any, Any]]:
     unshare(with_locks=True)
-    fills, common = made_by_others(work, is_compared=is_compared)
+    fills, hashes = made_by_others(work, common)
     yield _FILLS, fills
-    yield _COMMON, common
+    yield _COMMON, hashes
 
 
 def _in_turns(

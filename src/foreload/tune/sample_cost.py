@@ -49,8 +49,8 @@ _FEWEST_SAMPLES = 3
 # The samples that show what loading makes in the dataset.
 _MADE_BY, _MOST_MADE = 3, 1000
 
-# The samples that are loaded once more after others, to see whether they are the same then.
-_COMMON = 3
+# The samples that are loaded once more, after others, to see whether they are the same; fewer if that takes long.
+_MOST_COMMON, _COMMON_SECONDS = 64, 0.1
 
 # The samples that are collated to see what that takes, as many as a batch has, or loading is measured with.
 _MOST_COLLATED = 64
@@ -125,31 +125,35 @@ def why_changed(watch: StateWatch, asked: list[str], positions: Positions) -> st
     return "" if moved is None else READS_ON.format(moved)
 
 
-def common_samples(work: Workload) -> bytes:
-    """Return a hash of some samples, which are the same whatever was loaded before, but for what they draw."""
-    size, found = len(work.view), []
-    began = time.perf_counter()
-    for place in range(_COMMON):
-        index = (place * STRIDE + size // 3) % size
+def common_samples(work: Workload, count: int | None = None) -> list[bytes]:
+    """Return hashes of some samples, which are the same whatever was loaded before, but for what they draw.
+
+    Args:
+        work: what is loaded.
+        count: how many, which are loaded the last first; None: as many as take a moment.
+    """
+    began, found = time.perf_counter(), []
+    for place in range(_MOST_COMMON) if count is None else reversed(range(count)):
+        index = (place * STRIDE + len(work.view) // 3) % len(work.view)
         random.seed(index)
         np.random.seed(index)
         torch.manual_seed(index)
         found.append(content_of(work.view[index]))
-        if time.perf_counter() - began > _SLOW_SECONDS:
-            return found[0]
-    return b"".join(found)
+        if count is None and time.perf_counter() - began > _COMMON_SECONDS:
+            break
+    return found if count is None else found[::-1]
 
 
-def made_by_others(work: Workload, *, is_compared: bool) -> tuple[Fills, bytes]:
+def made_by_others(work: Workload, common: int = 0) -> tuple[Fills, list[bytes]]:
     """Return what loading makes in the dataset where nothing was, if other samples are the first.
 
     Args:
         work: what is loaded.
-        is_compared: whether the common samples are loaded after these, and their hash returned too.
+        common: the number of the common samples that are loaded after these, and whose hashes are returned too.
     """
     held, size = CopiedState(*work.watched), len(work.view)
     samples = [work.view[(size - 1 - place * STRIDE) % size] for place in range(_MADE_BY)]
-    common = common_samples(work) if is_compared else b""
+    hashes = common_samples(work, common)
     if work.collate is not None:
         work.collate(samples)
     began = time.perf_counter()
@@ -157,7 +161,7 @@ def made_by_others(work: Workload, *, is_compared: bool) -> tuple[Fills, bytes]:
         if time.perf_counter() - began > 2 * _COST_SECONDS:
             break
         work.view[(place * STRIDE + 1) % size]
-    return held.made(), common
+    return held.made(), hashes
 
 
 def note_questions() -> list[str]:

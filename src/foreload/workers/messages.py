@@ -60,6 +60,7 @@ class Result:
         is_empty: whether no sample of the batch was left.
         unfit: why the calling thread must load this batch and those after it instead, or, if workers are to load
             anyway, what they lack; "": it need not.
+        makes: whether loading this batch has made something in the worker's copy of the dataset.
     """
 
     number: int
@@ -72,6 +73,7 @@ class Result:
     failures: list[SampleError] | None = None
     is_empty: bool = False
     unfit: str = ""
+    makes: bool = False
 
     def encode(self) -> bytes:
         """Return the message, without the state of the dataset if that cannot be pickled; see :meth:`decode`."""

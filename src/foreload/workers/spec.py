@@ -67,9 +67,11 @@ class CopyWatch(Protocol):
     Attributes:
         differs: a sentence that says what is not the same in this process as in the one that started it; None if
             all is.
+        makes: whether what was loaded last has made something where nothing was.
     """
 
     differs: str | None
+    makes: bool
 
     def sent(self) -> None:
         """Follow tensors that sending them has moved to memory that processes share."""

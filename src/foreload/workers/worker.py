@@ -245,6 +245,7 @@ class WorkerState:
         """Note if the loop would see in this batch that a copy of the dataset has loaded it."""
         moved = self._positions.moved()
         name = held.changed_by_loading()
+        result.makes = held.makes
         if held.differs is not None:
             result.unfit = held.differs
         elif name is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from itertools import chain, count, repeat
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain, count, islice, repeat
 from operator import is_
 from types import MappingProxyType
 from typing import Any
@@ -77,12 +77,17 @@ class Contents:
         before, now = (chain.from_iterable(each) for each in (self._before, items))
         return made_of_pairs(zip(_places(self.name), before, now, strict=False))
 
-    def lacks(self, name: str) -> bool:
-        return any(value is None for value in chain.from_iterable(self._items()))
+    def lacks(self, place: tuple[str, int]) -> bool:
+        return _lacks(self._items(), place[1])
 
 
 def _places(name: str) -> Iterator[tuple[str, int]]:
     return zip(repeat(name), count())
+
+
+def _lacks(parts: Iterable[Any], number: int) -> bool:
+    """Whether the value of a number, of those in some containers, is nothing."""
+    return next(islice(chain.from_iterable(parts), number, None), None) is None
 
 
 def _are_items(values: Any, before: Any) -> bool:
@@ -157,8 +162,8 @@ class Records:
             return None
         return made_of_pairs(zip(_places(self.name), self._values, chain.from_iterable(self._views), strict=False))
 
-    def lacks(self, name: str) -> bool:
-        return any(value is None for value in chain.from_iterable(self._views))
+    def lacks(self, place: tuple[str, int]) -> bool:
+        return _lacks(self._views, place[1])
 
 
 class Unordered(list[Any]):
@@ -182,5 +187,5 @@ class Kept:
     def made(self) -> list[tuple[Any, Any]] | None:
         return None if self._before else [((self.name, 0), Unordered(kept_values(self._function)))]
 
-    def lacks(self, name: str) -> bool:
+    def lacks(self, place: tuple[str, int]) -> bool:
         return not kept_values(self._function)

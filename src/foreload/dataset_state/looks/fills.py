@@ -22,6 +22,7 @@ from foreload.dataset_state.digest import checksum, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks.containers import ATOMS, Unordered
 from foreload.dataset_state.looks.numbers import memory_of, spread
+from foreload.dataset_state.looks.path import Path
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 from foreload.dataset_state.walk import find_open_file
 
@@ -33,18 +34,18 @@ _MOST_PLACES = 16
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 # A place in what is looked at: the path to what a look is at, a name, and a number.
-Place = tuple[Any, str, int]
+Place = tuple[Path, str, int]
 # Hashes of what has been made, by the place.
 Fills = Mapping[Place, bytes]
 
-# The end of the hash of what holds nothing open.
-_CLOSED = b"."
+# What stands before the hash of what holds something open, and of what does not.
+_OPEN, _CLOSED = b"o", b"c"
 
 
 def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
     """Return hashes of what has been made; b"" for what each process opens for itself.
 
-    >>> place = 0, "size", 0
+    >>> place = (("dataset", 0),), "size", 0
     >>> contents_of([(place, 3)]) == contents_of([(place, 3)])
     True
     >>> contents_of([(place, 3)]) == contents_of([(place, 4)])
@@ -55,7 +56,7 @@ def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
 
 def opens(fills: Fills) -> bool:
     """Whether loading opens a file or the like when it is first needed, by itself or within what it makes."""
-    return any(known[-1:] != _CLOSED for known in fills.values())
+    return not all(known.startswith(_CLOSED) for known in fills.values())
 
 
 def may_fill(place: Place, value: Any, fills: Fills) -> bool:
@@ -72,7 +73,7 @@ def may_fill(place: Place, value: Any, fills: Fills) -> bool:
 def _known(value: Any) -> bytes:
     if _is_opened(value):
         return b""
-    return content_of(value) + (_CLOSED if find_open_file(value) is None else b"")
+    return (_CLOSED if find_open_file(value) is None else _OPEN) + content_of(value)
 
 
 def _is_opened(value: Any) -> bool:

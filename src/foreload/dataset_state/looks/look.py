@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any, Protocol
 
-__all__ = ["MISSING", "Attributes", "Look", "Value", "Whole", "is_nothing", "is_same"]
+__all__ = ["MISSING", "Attributes", "Look", "Value", "Whole", "is_same"]
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
 
@@ -31,8 +31,8 @@ class Look(Protocol):
     def made(self) -> list[tuple[Any, Any]] | None:
         """Return what has been made where nothing was, by name and number; None if more has been changed."""
 
-    def lacks(self, name: str) -> bool:
-        """Whether there is nothing now where something of that name may be made."""
+    def lacks(self, place: tuple[str, int]) -> bool:
+        """Whether there is nothing now where something may be made, given by name and number."""
 
     def renew(self) -> None:
         """Compare with what is there now from here on."""
@@ -51,7 +51,7 @@ class Whole:
     def made(self) -> None:
         return None
 
-    def lacks(self, name: str) -> bool:
+    def lacks(self, place: tuple[str, int]) -> bool:
         return False
 
     def renew(self) -> None:
@@ -70,8 +70,8 @@ class Value:
     def made(self) -> list[tuple[Any, Any]] | None:
         return made_of_pairs([((self.name, 0), self.before, self._get())])
 
-    def lacks(self, name: str) -> bool:
-        return name == self.name and is_nothing(self._get())
+    def lacks(self, place: tuple[str, int]) -> bool:
+        return place[0] == self.name and _is_nothing(self._get())
 
     def renew(self) -> None:
         self.before = self._get()
@@ -109,8 +109,8 @@ class Attributes:
             return None
         return made_of_pairs(((name, 0), before, value) for name, before, value in self._pairs())
 
-    def lacks(self, name: str) -> bool:
-        return is_nothing(vars(self._holder).get(name, MISSING))
+    def lacks(self, place: tuple[str, int]) -> bool:
+        return _is_nothing(vars(self._holder).get(place[0], MISSING))
 
     def _pairs(self) -> Iterator[tuple[str, Any, Any]]:
         before = dict(zip(self._names, self._values, strict=True))
@@ -123,13 +123,13 @@ def made_of_pairs(pairs: Any) -> list[tuple[Any, Any]] | None:
     made = []
     for name, before, value in pairs:
         if not is_same(value, before):
-            if not is_nothing(before) or value is MISSING:
+            if not _is_nothing(before) or value is MISSING:
                 return None
             made.append((name, value))
     return made
 
 
-def is_nothing(value: Any) -> bool:
+def _is_nothing(value: Any) -> bool:
     """Whether something may still be made in place of a value."""
     return value is None or value is MISSING
 

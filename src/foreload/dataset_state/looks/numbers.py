@@ -24,10 +24,11 @@ _SHORT_BYTES = 1 << 16
 
 
 class Numbers:
-    """A look at the numbers of a tensor or an array."""
+    """A look at the numbers of a tensor or an array, and at whether a tensor without attributes has got some."""
 
     def __init__(self, name: str, value: Any) -> None:
         self.name, self._value = name, value
+        self._is_bare = isinstance(value, torch.Tensor) and not value.__dict__
         self.renew()
 
     def renew(self) -> None:
@@ -35,12 +36,14 @@ class Numbers:
         self._are_same = list(numbers_of(self._value))
 
     def changed(self) -> str | None:
+        if self._is_bare and (own := self._value.__dict__):
+            return str(next(iter(own)))
         return None if all(is_same() for is_same in self._are_same) else self.name
 
     def made(self) -> None:
         return None
 
-    def lacks(self, name: str) -> bool:
+    def lacks(self, place: tuple[str, int]) -> bool:
         return False
 
     def sent(self) -> None:

@@ -148,21 +148,21 @@ class _Pickler(ContentPickler):
     def globals_of(self, function: FunctionType) -> dict[str, Any]:
         code, known = function.__code__, function.__globals__
         # The main module has another name there; modules are looked into for what is used of them.
-        read = set(globals_used(code)) - {"__name__"}
-        if "globals" in read and "globals" not in known:
+        used = set(globals_used(code)) - {"__name__"}
+        if "globals" in used and "globals" not in known:
             by_name = strings_in(code) & known.keys()
             if not by_name:
                 raise UnknownContentError("a global variable whose name is computed")
-            read |= by_name
+            used |= by_name
         if "__subclasses__" in names_used(code):
             raise UnknownContentError("a list of the classes that are derived from one")
-        if any(name in read and name not in known for name in _RUNS_TEXT):
+        if any(name in used and name not in known for name in _RUNS_TEXT):
             raise UnknownContentError("a text that is run as code")
-        found = {name: known[name] for name in sorted(read & known.keys())}
+        found = {name: known[name] for name in sorted(used & known.keys())}
         # Programs add functions to Python's own, such as that for translated texts.
         added = {
             name: vars(builtins)[name]
-            for name in sorted(read - known.keys())
+            for name in sorted(used - known.keys())
             if name in vars(builtins) and type(vars(builtins)[name]) is not type(len)
         }
         return {name: value for name, value in {**added, **found}.items() if not isinstance(value, ModuleType)}

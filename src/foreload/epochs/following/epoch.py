@@ -70,7 +70,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         # What loading makes when it is first needed: values, files. To load here would open files here, too, which
         # later copies of the dataset would share.
         self._makes, self._opens = any(fills.values()), opens(fills)
-        self._is_unmade = held is not None and self._makes and not self._opens and held.lacks()
+        self._lacks = held is not None and self._makes and not self._opens and held.lacks()
         self._comparison = comparison if held is not None and not self._opens else None
         self._stand_down = stand_down
         self._firsts = firsts
@@ -79,7 +79,8 @@ class FollowingEpoch(ProcessEpoch[W]):
         self._ahead: deque[int] = deque()  # jobs that are foretold, but not requested yet
         # Of jobs: their indices, and the places of those samples that were not in the cache.
         self._dealt: dict[int, tuple[Any, list[int]]] = {}
-        self._taken: dict[int, Any] = {}  # by its place, the indices of the batch that the loop is about to get
+        # By the place of a batch that the loop is about to get: its indices, and whether it makes what is lacking.
+        self._taken: dict[int, tuple[Any, bool]] = {}
         self._pending: deque[tuple[int, Any]] = deque()  # drawn, for the calling thread
         super().__init__(spec, pool, **how)
         if self._foretold is not None:
@@ -122,16 +123,17 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._take_over(f"the calling thread loads, because {why}", 1)
             raise _TakenOver
         if number is not None and self._held is not None:
-            self._taken[self._place(number)] = indices = self._dealt[number][0]
+            indices = self._dealt[number][0]
+            self._taken[self._place(number)] = indices, self._lacks and self._answers[number].makes
             if not self._firsts:
                 self._firsts.append(copy.copy(indices))
         return number
 
     def _take_or_make(self, take: Callable[[], Any], number: int) -> Any:
         """Take a batch from a worker, or make it here if it cannot be unpickled."""
-        indices, failures = self._taken.pop(number), len(self.errors)
-        if self._is_unmade:
-            self._is_unmade = False
+        failures = len(self.errors)
+        indices, makes = self._taken.pop(number)
+        if makes:
             with suppress(Exception):
                 take()  # its memory is given back
             self.errors.forget(failures)
@@ -149,7 +151,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         return self._make(self._here, indices, number)
 
     def _make_first(self, indices: Any) -> Any:
-        """Make a batch here, and with it what the dataset makes when it is first needed, as its copies have."""
+        """Make a batch here, and with it what the dataset makes when it is first needed, as a copy of it has."""
         assert self._held is not None
         batch = self._alone().start(indices)
         try:
@@ -159,6 +161,7 @@ class FollowingEpoch(ProcessEpoch[W]):
             name = self._held.settled() or self._held.untold
             if name is not None and self._here is None:
                 self._take_over(f"the calling thread loads, because the first batch changes {name!r}", 1)
+            self._lacks = self._held.lacks()
 
     def _request(self) -> None:
         """Draw the batch that the loop requests, and deal what may be loaded ahead."""
