@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from inspect import ismodule
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -149,7 +149,8 @@ def test_public_names_have_examples() -> None:
         value = resolve(name)
         if isinstance(value, tuple) or name.startswith("foreload.protocol."):
             continue
-        texts = [value.__doc__, *(getattr(part, "__doc__", "") for part in vars(value).values())]
+        kinds = (FunctionType, classmethod, staticmethod, property)
+        texts = [value.__doc__, *(part.__doc__ for part in vars(value).values() if isinstance(part, kinds))]
         if not any(">>>" in (text or "") for text in texts):
             missing.append(name)
     assert missing == ["foreload.MDSDataset", "foreload.from_ray_dataset"]

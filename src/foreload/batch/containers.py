@@ -26,8 +26,9 @@ class Container:
         TypeError: samples of its type cannot be made, or torch makes other values of theirs.
 
     >>> from collections import OrderedDict
-    >>> Container(OrderedDict(x=1, y=2)).sample([5, 6])
-    OrderedDict([('x', 5), ('y', 6)])
+    >>> sample = Container(OrderedDict(x=1, y=2)).sample([5, 6])
+    >>> type(sample).__name__, dict(sample)
+    ('OrderedDict', {'x': 5, 'y': 6})
     """
 
     def __init__(self, like: Any) -> None:

@@ -70,8 +70,13 @@ CONTAINERS = (list, dict, set, tuple, frozenset, deque)
 # What is not looked into: the state of a logger, or what a process opens for itself, is in no sample.
 OPAQUE = (logging.Logger, PerProcess)
 
-# The beginnings of what loaders set in themselves while they load.
+# The beginnings of the names of what loaders set in themselves while they load, and what no sample is made from: it
+# says who loads, and when.
 _OF_LOADERS = ("_iterator", "_IterableDataset_len_called", "_DataLoader__", "_fl_")
+_OF_WORKERS = {
+    *("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "pin_memory_device", "timeout"),
+    *("in_order", "workers", "memory", "device", "device_depth", "max_restarts"),
+}
 
 
 @functools.cache  # and when it is first needed, since NumPy imports its generators then
@@ -239,8 +244,8 @@ def is_unchanging(value: Any) -> bool:
 
 
 def is_of_loaders(name: str) -> bool:
-    """Whether an attribute of a loader is one that it sets while it loads, by its name."""
-    return name.startswith(_OF_LOADERS)
+    """Whether an attribute of a loader is in no sample, by its name."""
+    return name in _OF_WORKERS or name.startswith(_OF_LOADERS)
 
 
 def is_pythons(name: str) -> bool:
