@@ -70,8 +70,8 @@ CONTAINERS = (list, dict, set, tuple, frozenset, deque)
 # What is not looked into: the state of a logger, or what a process opens for itself, is in no sample.
 OPAQUE = (logging.Logger, PerProcess)
 
-# The beginnings of the names of what loaders set in themselves while they load, and what no sample is made from: it
-# says who loads, and when.
+# The beginnings of the names of what loaders set in themselves while they load; and what says who loads and when,
+# which is in no sample.
 _OF_LOADERS = ("_iterator", "_IterableDataset_len_called", "_DataLoader__", "_fl_")
 _OF_WORKERS = {
     *("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "pin_memory_device", "timeout"),
