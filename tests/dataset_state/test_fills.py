@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import contents_of, opens
+from foreload.dataset_state.looks.fills import contents_of
 
 PLACE = 0, "made", 0
 
@@ -138,34 +138,6 @@ def test_a_file_that_is_mapped_is_not_read(tmp_path: Path) -> None:
     assert whole != half
 
 
-class Opened:
-    """Holds a file, beside a number that it is known by."""
-
-    def __init__(self, number: int, file: Any) -> None:
-        self.number, self.file = number, file
-
-
-def test_what_holds_a_file_is_told_from_what_holds_none() -> None:
-    place = (("dataset", 0),), "reader", 0
-    with open(__file__) as file:
-        for number in range(600):
-            assert opens(contents_of([(place, Opened(number, file))]))
-            assert not opens(contents_of([(place, Opened(number, None))]))
-
-
-def test_what_is_lacking_is_told_by_its_place() -> None:
-    dataset = Lazy(lambda: 0)
-    dataset.parts = [None, None, 3]
-    state = CopiedState(dataset)
-    dataset.parts[1] = 2
-    fills = state.made()
-    dataset.parts[1] = None
-    state = CopiedState(dataset, fills=fills)
-    assert state.lacks()
-    dataset.parts[1] = 2
-    assert not state.lacks()
-
-
 def test_places_of_one_name_are_told_apart() -> None:
     dataset = Reads(parts=[Reads(first=None), Reads(first=None)], held=[None, None])
     state = CopiedState(dataset)
@@ -224,17 +196,21 @@ def test_a_worker_may_only_make_what_is_known() -> None:
         state = CopiedState(dataset, fills=fills)
         dataset.made = value
         assert (state.changed_by_loading() is None) is is_known
-    dataset = Reads(made=None)
-    state = CopiedState(dataset, fills=fills)
+
+
+def test_a_worker_may_only_open_where_that_is_known() -> None:
     with open(__file__) as file:
-        dataset.made = file
-        assert state.changed_by_loading() is None
-        dataset = Reads(made=None)
-        state = CopiedState(dataset, fills=fills)
-        dataset.made = os.getpid()  # which tells a process that it has to open files of its own
-        assert state.changed_by_loading() is None
-        dataset.made = None
-        assert state.changed_by_loading() is not None
+        for value in (file, os.getpid()):  # which tells a process that it has to open files of its own
+            known = CopiedState(dataset := Reads(made=None))
+            dataset.made = value
+            fills = known.made()
+            for some, is_known in ((fills, True), ({}, False)):
+                dataset = Reads(made=None)
+                state = CopiedState(dataset, fills=some)
+                dataset.made = value
+                assert (state.changed_by_loading() is None) is is_known
+                dataset.made = None
+                assert state.changed_by_loading() is not None
 
 
 class ReadsOn(Dataset[Any]):

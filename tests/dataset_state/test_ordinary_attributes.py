@@ -17,6 +17,7 @@ import foreload as fl
 from foreload.cache.fingerprint.dataset import fingerprint_of
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.sealed import find_sealed
 from tests.programs import python
 
 
@@ -71,6 +72,15 @@ def test_reading_a_table_changes_nothing(read: Callable[[Any], Any]) -> None:
         read(held)
         assert state.changed_by_loading() is None
     assert fingerprint_of(held) == known
+
+
+@pytest.mark.parametrize("name", ["number", "text", "kind"])
+def test_columns_tell_all_of_themselves(name: str) -> None:
+    column = table()[name]
+    indexed = table().set_index("text")["number"]
+    assert column[3] is not None
+    assert indexed["x3"] is not None
+    assert find_sealed(SimpleNamespace(column=column, indexed=indexed, get=indexed.get)) is None
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)

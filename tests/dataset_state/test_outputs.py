@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import os
+import pty
 import sys
 import warnings
 from collections.abc import Callable
@@ -93,15 +94,63 @@ def test_what_samples_write_goes_elsewhere_once_that_is_redirected(what: str) ->
     assert state.changed() is None
 
 
-def test_the_same_terminal_or_file_is_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open(tmp_path / "one", "w") as one, open(tmp_path / "other", "w") as other:
+@pytest.mark.parametrize(("mode", "changed"), [("a", None), ("w", "what samples print")])
+def test_a_file_that_is_appended_to_is_the_same_place_again(
+    mode: str, changed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(tmp_path / "one", mode) as one, open(tmp_path / "other", mode) as other:
         monkeypatch.setattr(sys, "stdout", one)
         state = CopiedState([])
-        with open(os.dup(one.fileno()), "w") as again:
+        with open(tmp_path / "one", mode) as again:  # which has a position of its own
             monkeypatch.setattr(sys, "stdout", again)
-            assert state.changed() is None
+            assert state.changed() == changed
         monkeypatch.setattr(sys, "stdout", other)
         assert state.changed() == "what samples print"
+
+
+def test_the_same_terminal_is_the_same_place_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as one, open(os.ttyname(theirs), "w") as again, open(ours, "rb"):
+        monkeypatch.setattr(sys, "stdout", one)
+        state = CopiedState([])
+        monkeypatch.setattr(sys, "stdout", again)
+        assert state.changed() is None
+
+
+def test_the_first_log_of_a_loop_that_set_nothing_up_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(sys, "stderr", sys.__stderr__)
+    state = CopiedState([])
+    logging.warning("step 1")  # which makes a handler for sys.stderr
+    assert len(logging.root.handlers) == 1
+    assert state.changed() is None
+
+
+def test_what_samples_redirect_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    state = CopiedState([])
+    assert state.changed_by_loading() is None
+    logging.basicConfig(filename=tmp_path / "log")
+    assert state.changed_by_loading() == "what samples log"
+    logging.root.handlers[0].close()
+
+
+def test_functions_that_get_warnings_are_watched_for_what_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, made = [], Lines()  # a list is seen to grow; objects may be of the dataset
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: kept.append((message, made)))
+    state = CopiedState([])
+    assert state.changed_by_loading() is None
+    made.lines.append("made when it is first needed")
+    assert state.changed_by_loading() is None
+    warnings.warn("loaded", stacklevel=1)
+    assert state.changed_by_loading() == "what samples warn of"
+
+
+def test_a_handler_may_lack_what_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = logging.FileHandler.__new__(logging.FileHandler)
+    monkeypatch.setattr(logging.root, "handlers", [handler])
+    state = CopiedState([])
+    assert state.changed() is None
 
 
 @pytest.mark.parametrize("what", ["log", "warn"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hmac
+import json
 import random
 import subprocess
 import sys
@@ -228,6 +229,7 @@ def test_the_loops_own_draws_are_no_change() -> None:
 def test_what_a_bound_method_belongs_to_is_looked_at(tmp_path: Path) -> None:
     mac = hmac.new(b"key", digestmod="sha256")
     assert find_sealed(Reads(update=mac.update)) is not None
+    assert find_sealed(Reads(decode=json.JSONDecoder().decode)) is None  # which has no state
     with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
         assert find_open_file(Reads(read=archive.read)) is not None
 

@@ -6,8 +6,10 @@ from typing import Any
 
 from foreload.dataset_state.digest import digest
 from foreload.dataset_state.gathered import Gathered
-from foreload.dataset_state.looks.fills import Fills, Place, contents_of, may_fill
+from foreload.dataset_state.looks.fills import Fills, contents_of, may_fill
+from foreload.dataset_state.looks.look import Look
 from foreload.dataset_state.looks.numbers import Numbers
+from foreload.dataset_state.looks.path import Place
 from foreload.dataset_state.outputs import Outputs
 from foreload.dataset_state.program.state import ProgramState
 from foreload.dataset_state.settings import Settings
@@ -47,6 +49,7 @@ class CopiedState:
         self._program: ProgramState | None = None  # is the same for all that are sent at once
         self._by_loading: str | None = None
         self._is_first = True
+        self._lackable: tuple[int, list[tuple[Look, Place]]] | None = None
         self._gathered = Gathered()
         self._gathered.follow((((type(part).__name__, place),), part) for place, part in enumerate(parts))
         self._looks = self._gathered.looks
@@ -85,11 +88,12 @@ class CopiedState:
         return contents_of(pair for each in made for pair in each or ())
 
     def _made(self, number: int) -> list[tuple[Place, Any]] | None:
-        made = self._looks[number].made()
+        look = self._looks[number]
+        made = look.made()
         if made is None:
             return None
         path = self._gathered.path(number)
-        return [((path, *place), value) for place, value in made]
+        return [(Place(path, type(look).__name__, *place), value) for place, value in made]
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing.
@@ -116,16 +120,14 @@ class CopiedState:
         for number in changed:
             self._looks[number].renew()
         found = (pair for each in made for pair in each or ())
-        self._gathered.follow(((*path, (name, number)), value) for (path, name, number), value in found)
+        self._gathered.follow(((*place.path, (place.name, place.number)), value) for place, value in found)
         return None
 
     def lacks(self) -> bool:
         """Whether there is nothing yet in some place where loading makes something."""
-        return any(
-            look.lacks((name, number))
-            for path, name, number in self.fills
-            for look in self._gathered.looks_at(path)
-        )
+        if self._lackable is None or self._lackable[0] != len(self._looks):
+            self._lackable = len(self._looks), self._gathered.looks_at(self.fills)
+        return any(look.lacks((place.name, place.number)) for look, place in self._lackable[1])
 
     def _may_be_made(self, made: list[tuple[Place, Any]]) -> bool:
         return all(may_fill(place, value, self.fills) for place, value in made)
@@ -133,7 +135,8 @@ class CopiedState:
     def _apart(self) -> str | None:
         """Return the name of a generator that has been drawn from, of a setting, or of what has been written."""
         drawn = (name for name, value, before in self._gathered.generators if digest(value) != before)
-        return next(drawn, None) or self._settings.changed() or self._outputs.changed()
+        written = self._outputs.changed() or self._outputs.redirected()
+        return next(drawn, None) or self._settings.changed() or written
 
 
 def _in_other_process(parts: tuple[Any, ...], fills: Fills, program: ProgramState) -> CopiedState:

@@ -10,7 +10,7 @@ import mmap
 import weakref
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from operator import is_
@@ -28,13 +28,14 @@ from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
 from foreload.dataset_state.looks.containers import MOST_RECORDS, Contents, Kept, Records, are_settled
-from foreload.dataset_state.looks.libraries import MEMOS_OF_PANDAS, columns_of, is_of_pandas, rules_of
+from foreload.dataset_state.looks.libraries import columns_of, is_of_pandas, rules_of
 from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
-from foreload.dataset_state.looks.numbers import Numbers, objects_in
-from foreload.dataset_state.looks.path import Path, Step
+from foreload.dataset_state.looks.numbers import Numbers, is_of_compiler, objects_in
+from foreload.dataset_state.looks.path import Path, Place, Step
 from foreload.dataset_state.names import globals_used, modules_used, names_used, set_in_builtins
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.walk import (
+    MEMOS_OF_PANDAS,
     OPAQUE,
     generators,
     is_of_loaders,
@@ -125,11 +126,18 @@ class Gathered:
         """Return the path to what a look is at, by its number."""
         return self._steps[number].path()
 
-    def looks_at(self, path: Path) -> Iterator[Look]:
-        """Yield the looks at the end of a path."""
+    def looks_at(self, places: Iterable[Place]) -> list[tuple[Look, Place]]:
+        """Return the looks at some places."""
+        wanted: dict[tuple[int, tuple[str, int]], dict[Path, list[Place]]] = {}
+        for place in places:
+            by_path = wanted.setdefault((len(place.path), place.path[-1]), {})
+            by_path.setdefault(place.path, []).append(place)
+        found = []
         for step, look in zip(self._steps, self.looks, strict=True):
-            if step.length == len(path) and step.last == path[-1] and step.path() == path:
-                yield look
+            if near := wanted.get((step.length, step.last)):
+                here = near.get(step.path(), [])
+                found += [(look, place) for place in here if place.look == type(look).__name__]
+        return found
 
     def _go_on(self, parts: Iterable[tuple[str, Any]]) -> None:
         """Follow what the object that is looked at refers to."""
@@ -213,6 +221,8 @@ class Gathered:
             is_left_out: Callable[[str], bool] = (MEMOS_OF_PANDAS if is_of_pandas(value) else ()).__contains__
             if isinstance(value, TorchDataLoader):
                 is_left_out = is_of_loaders
+            elif isinstance(value, torch.Tensor):
+                is_left_out = is_of_compiler
             self._look(Attributes(type(value).__name__, value, is_left_out))
             if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
                 is_left_out, rules = ("_tokenizer",).__contains__, rules_of(tokenizer)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import logging
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import CodeType
 from typing import Any
 
 from foreload.checks import module_of, optional
-from foreload.dataset_state.digest import contents, snapshot
+from foreload.dataset_state.digest import contents, digest, snapshot
 from foreload.dataset_state.installed import is_installed
+from foreload.dataset_state.names import globals_used
+from foreload.dataset_state.walk import CONTAINERS, PLAIN
 
 __all__ = ["Outputs"]
 
@@ -49,7 +53,11 @@ class Outputs:
 def _ends() -> list[list[Any]]:
     """Return where what is printed, logged and warned of ends: files, by what they are, or objects."""
     printed = [_end(sys.stdout), _end(sys.stderr)]
-    logged = [end for handler in logging.root.handlers if (end := _end_of_handler(handler)) is not None]
+    logged: list[Any] = []
+    for handler in logging.root.handlers or (logging.lastResort,):
+        end = _end_of_handler(handler)
+        if end is not None and not any(_is_same(end, other) for other in logged):
+            logged.append(end)
     return [printed, logged, _shows()]
 
 
@@ -58,17 +66,21 @@ def _end(stream: Any) -> Any:
     if stream is None:
         return None
     try:
+        import fcntl  # which systems without forks do not have
+
         about = os.fstat(stream.fileno())
+        is_appended = bool(fcntl.fcntl(stream.fileno(), fcntl.F_GETFL) & os.O_APPEND)
     except Exception:  # it has none, or raises whatever a stream of the user's raises
         return None if _is_file(stream) else stream
-    return about.st_dev, about.st_ino
+    # (Where one opens a file again, another goes on to write at its own position.)
+    return stream if stat.S_ISREG(about.st_mode) and not is_appended else (about.st_dev, about.st_ino)
 
 
-def _end_of_handler(handler: logging.Handler) -> Any:
-    if isinstance(handler, logging.NullHandler):
+def _end_of_handler(handler: Any) -> Any:
+    if handler is None or isinstance(handler, logging.NullHandler):
         return None
     if isinstance(handler, logging.FileHandler):  # which may open it only when there is something to write
-        return (handler.baseFilename,)
+        return (optional(handler, "baseFilename"),) if optional(handler, "mode") == "a" else handler
     stream = optional(handler, "stream")
     return handler if stream is None else _end(stream)
 
@@ -79,10 +91,11 @@ def _shows() -> list[Any]:
 
 
 def _are_same(now: list[Any], before: list[Any]) -> bool:
-    pairs = zip(now, before, strict=False)
-    return len(now) == len(before) and all(
-        one is other or (type(one) is type(other) is tuple and one == other) for one, other in pairs
-    )
+    return len(now) == len(before) and all(map(_is_same, now, before))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) is tuple and one == other)
 
 
 def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -97,7 +110,7 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
             yield _NAMES[1], lambda kept=kept: (_kept(kept[0]), _written(kept[1]))  # type: ignore[misc]
     for show in _shows():
         if isinstance(optional(show, "__self__"), list) or not is_installed(module_of(show)):
-            yield _NAMES[2], lambda show=show: _held(show)  # type: ignore[misc]
+            yield _NAMES[2], lambda show=show: _kept_by(show)  # type: ignore[misc]
 
 
 def _writes_to_file(handler: Any) -> bool:
@@ -138,6 +151,15 @@ def _kept(handler: Any) -> Any:
 
 def _held(value: Any) -> Any:
     with suppress(Exception):  # whatever an object of the user's raises
-        # (A stream itself would count as an open file.)
-        return snapshot(value if callable(value) else vars(value), 256)
+        return snapshot(vars(value), 256)  # (A stream itself would count as an open file.)
     return None
+
+
+def _kept_by(show: Any) -> Any:
+    """Return what tells whether a function that gets warnings has kept more."""
+    owner, function = optional(show, "__self__"), optional(show, "__func__") or show
+    cells = [optional(cell, "cell_contents") for cell in optional(function, "__closure__") or ()]
+    code, known = optional(function, "__code__"), optional(function, "__globals__")
+    used = [known.get(name) for name in globals_used(code)] if isinstance(code, CodeType) else []
+    own = [owner, *(optional(owner, "__dict__") or {}).values()]
+    return [digest(value) for value in (*own, *cells, *used) if isinstance(value, (*PLAIN, *CONTAINERS))]

@@ -65,7 +65,10 @@ _KNOWN = (
 
 
 # Classes by name, in packages that are not imported for this: one use of such an object does not show in the next.
-_KNOWN_NAMES = {("zstandard", name) for name in ("ZstdCompressor", "ZstdDecompressor", "ZstdCompressionDict")}
+_KNOWN_NAMES = {
+    *(("zstandard", name) for name in ("ZstdCompressor", "ZstdDecompressor", "ZstdCompressionDict")),
+    *(("_json", "Scanner"), ("_json", "Encoder"), ("pandas", "BlockValuesRefs")),
+}
 
 
 class _TooLargeError(Exception):

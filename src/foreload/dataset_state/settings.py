@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 import torch
 
 from foreload.batch.context import autocast_dtypes
+from foreload.checks import optional
 
 __all__ = ["Settings"]
 
@@ -42,7 +44,22 @@ def _environment() -> Any:
     return dict(getattr(os.environ, "_data", os.environ))  # decoding all of it takes longer
 
 
-_CONTEXT = "a context variable"
+def _errors() -> Any:
+    """Return the filters by which warnings are errors, and those that come before these."""
+    last = max((place for place, each in enumerate(warnings.filters) if each[0] == "error"), default=-1)
+    return warnings.filters[: last + 1]
+
+
+def _variables_of_torch() -> set[ContextVar[Any]]:
+    """Return the context variables of torch's modules and of its configuration, which ``torch.compile`` sets."""
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch"]
+    values = [value for module in modules for value in list(vars(module).values())]
+    settings = [config for module in modules if type(config := optional(module, "_config")) is dict]
+    values += [optional(entry, "user_override") for config in settings for entry in config.values()]
+    return {value for value in values if type(value) is ContextVar}
+
+
+_CONTEXT, _WARNINGS = "a context variable", "the filter of warnings"
 
 _PRESENT: dict[str, Callable[[], Any]] = {
     "the current directory": _folder,
@@ -52,6 +69,7 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     "torch's inference mode": torch.is_inference_mode_enabled,
     "torch's autocast": autocast_dtypes,
     "the context of decimals": _decimals,
+    _WARNINGS: _errors,
     _CONTEXT: copy_context,
 }
 
@@ -73,14 +91,26 @@ class Settings:
     def __init__(self, *, with_environment: bool) -> None:
         watched = _PRESENT | ({"os.environ": _environment} if with_environment else {})
         self._before = [(name, present, present()) for name, present in watched.items()]
+        self._of_torch: set[ContextVar[Any]] = set()
 
     def values(self) -> list[tuple[str, Any]]:
         """Return the settings that another process could have too, by name."""
-        return [(name, value) for name, _, value in self._before if name != _CONTEXT]
+        return [(name, value) for name, _, value in self._before if name not in (_CONTEXT, _WARNINGS)]
 
     def changed(self) -> str | None:
         """Return the name of what has been set since; None if nothing has."""
-        return next((name for name, present, before in self._before if not _is_equal(present(), before)), None)
+        changed = (each for each in self._before if not _is_equal(each[1](), each[2]))
+        return next((name for name, _, before in changed if name != _CONTEXT or self._have_changed(before)), None)
+
+    def _have_changed(self, before: Context) -> bool:
+        """Whether context variables have been set that are not torch's."""
+        now = copy_context()
+        names = [
+            each for each in {**now, **before} if not _is_equal(now.get(each, before), before.get(each, before))
+        ]
+        if not self._of_torch.issuperset(names):
+            self._of_torch = _variables_of_torch() | {each for each in names if each.name.startswith("torch.")}
+        return not self._of_torch.issuperset(names)
 
 
 def _is_equal(value: Any, before: Any) -> bool:

@@ -28,6 +28,7 @@ from foreload.nested.constants import is_constant
 
 __all__ = [
     "CONTAINERS",
+    "MEMOS_OF_PANDAS",
     "MOST_VALUES",
     "OPAQUE",
     "PLAIN",
@@ -63,6 +64,9 @@ _PYTHONS = {
 }
 _PYTHONS_SLOTS = ("__dict__", "__weakref__")
 _BEGINNINGS = ("_abc_", "__pydantic_", "__attrs_")
+
+# Where tables and indexes of pandas keep what they have computed from themselves.
+MEMOS_OF_PANDAS = ("_cache", "_item_cache")
 
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 CONTAINERS = (list, dict, set, tuple, frozenset, deque)
@@ -178,6 +182,8 @@ def _inner(name: str, value: Any, most: int) -> Iterator[tuple[str, Any]]:
         }
         held = optional(value, "__dict__")
         own |= held if isinstance(held, dict) else {}
+        if package_of(type(value)) == "pandas":
+            own = {attribute: inner for attribute, inner in own.items() if attribute not in MEMOS_OF_PANDAS}
         items = ((f"{name}.{attribute}" if name else attribute, inner) for attribute, inner in own.items())
     yield from items
 

@@ -12,7 +12,7 @@ import pickle
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +32,7 @@ from foreload.record.units import workers
 from foreload.tune.candidates import Candidate, candidates_of, look_seconds, never_pays, seconds_by_processes
 from foreload.tune.sample_cost import (
     MIN_EPOCH_SECONDS,
+    SLOW_SECONDS,
     common_samples,
     made_by_others,
     note_questions,
@@ -61,6 +62,7 @@ _IS_ESTIMATED, _IS_PURE, _FILLS, _COMMON = "is estimated", "is pure", "fills", "
 
 # Why copies of a dataset might load other samples.
 _MADE = "loading sets {!r} when it is first needed: {}"
+_OTHERS, _READS_ON = "it differs with the sample that is the first", "samples may depend on those before, then"
 
 # In epochs shorter than this, only what is not clear is tried.
 _LONG_EPOCH_SECONDS = 4.0
@@ -128,17 +130,15 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     if measured.state or not measured.fills:
         return measured
     # (What the first fork has made there, it cannot make again.)
-    other = _in_fork(work, partial(_make, common=len(measured.common)))
+    seconds = 1 / measured.rates.get(("threads", 0), float("inf"))
+    other = _in_fork(work, partial(_make, common=len(measured.common), seconds=seconds))
     fills = {name: made for name, made in measured.fills.items() if made in (b"", other.fills.get(name))}
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
     is_same = measured.common == other.common
     if differing is None and is_same and not other.trouble:
         return replace(measured, fills=fills)
-    _, name, _ = differing or min(measured.fills)
-    differs = (
-        "it differs with the sample that is the first" if is_same else "samples may depend on those before, then"
-    )
-    why = _MADE.format(name, other.trouble or differs)
+    name = (differing or min(measured.fills)).name
+    why = _MADE.format(name, other.trouble or (_OTHERS if is_same else _READS_ON))
     rates = {candidate: rate for candidate, rate in measured.rates.items() if candidate[0] == "threads"}
     return replace(measured, fills={}, rates=rates, state=why, is_pure=False)
 
@@ -224,8 +224,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     unsent: list[str] = []
     seconds, busy, sending = sample_cost(work, size, watch, unsent)
     work = replace(work, sending=sending)
-    yield from _made(work, held)
-    state = state or why_changed(watch, asked, positions)
+    state = (yield from _made(work, held)) or state or why_changed(watch, asked, positions)
     if unsent and not state:
         state = unsent[0]
         yield _IS_PURE, True
@@ -233,6 +232,9 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     yield ("threads", 0), 1 / seconds
+    if seconds > SLOW_SECONDS:  # trying any setting would take too long
+        yield _CANDIDATES, candidates_of(work, cores, seconds, busy)
+        return
     if size * seconds < _MIN_GLANCED_SECONDS:
         yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
         return
@@ -269,16 +271,22 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
 
 
-def _made(work: Workload, held: CopiedState) -> Iterator[tuple[Any, Any]]:
+def _made(work: Workload, held: CopiedState) -> Generator[tuple[Any, Any], None, str]:
+    """Yield what loading has made; return why copies of the dataset might go on from it in other ways, or ""."""
     made = held.made()
     yield _FILLS, made
-    if opens(made):
-        yield _COMMON, common_samples(work)
+    if not opens(made):
+        return ""
+    common = common_samples(work)
+    yield _COMMON, common
+    # (One that is so slow is compared with that of another fork only.)
+    is_same = len(common) == 1 or common_samples(work, len(common)) == common
+    return "" if is_same else _MADE.format(min(made).name, _READS_ON)
 
 
-def _make(work: Workload, common: int = 0) -> Iterator[tuple[Any, Any]]:
+def _make(work: Workload, common: int = 0, seconds: float = 0.0) -> Iterator[tuple[Any, Any]]:
     unshare(with_locks=True)
-    fills, hashes = made_by_others(work, common)
+    fills, hashes = made_by_others(work, common, seconds)
     yield _FILLS, fills
     yield _COMMON, hashes
 

@@ -6,6 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from foreload.tune.workload import STRIDE, Sending, Workload
 
 __all__ = [
     "MIN_EPOCH_SECONDS",
+    "SLOW_SECONDS",
     "common_samples",
     "made_by_others",
     "note_questions",
@@ -43,14 +45,15 @@ MIN_EPOCH_SECONDS = 1.0
 
 # The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
 _COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
-_SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
+SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
 _FEWEST_SAMPLES = 3
 
 # The samples that show what loading makes in the dataset.
 _MADE_BY, _MOST_MADE = 3, 1000
 
-# The samples that are loaded once more, after others, to see whether they are the same; fewer if that takes long.
-_MOST_COMMON, _COMMON_SECONDS = 64, 0.1
+# The samples that are loaded once more, after others, to see whether they are the same: at most these, this share
+# of all, and as many as take these seconds.
+_MOST_COMMON, _COMMON_SHARE, _COMMON_SECONDS = 64, 0.05, 0.2
 
 # The samples that are collated to see what that takes, as many as a batch has, or loading is measured with.
 _MOST_COLLATED = 64
@@ -79,16 +82,16 @@ def sample_cost(
     reasons += _why_not_sent(work, first, [kept])
     done = 1
     watch.look()
-    if taken + one <= _SLOW_SECONDS:
+    if taken + one <= SLOW_SECONDS:
         one = _timed(collate, [dataset[0]])[1]
-    if taken <= _SLOW_SECONDS:
+    if taken <= SLOW_SECONDS:
         taken, loading, done = 0.0, 0.0, 0
     slowest, sample = 0.0, None
     started, busy = time.perf_counter() - taken, _busy_seconds() - loading
     while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
         others = taken - slowest
         is_short = others > _SHORT_COST_SECONDS and others / max(1, done) * size < MIN_EPOCH_SECONDS / 4
-        if (done and taken > _SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
+        if (done and taken > SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
             break
         done += 1
         sample = dataset[(done * STRIDE + 1) % size]
@@ -99,7 +102,7 @@ def sample_cost(
     sample = None  # whose references would count
     cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
-    most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))
+    most = max(2, min(work.batch_size or 1, int(SLOW_SECONDS / max(one, 1e-6))))
     several: list[Any] = [*_collating(collate, kept[:most], one, work.batch_size or 1)]
     collating = several[-1]
     watch.look()
@@ -132,35 +135,51 @@ def common_samples(work: Workload, count: int | None = None) -> list[bytes]:
         work: what is loaded.
         count: how many, which are loaded the last first; None: as many as take a moment.
     """
-    began, found = time.perf_counter(), []
-    for place in range(_MOST_COMMON) if count is None else reversed(range(count)):
-        index = (place * STRIDE + len(work.view) // 3) % len(work.view)
-        random.seed(index)
-        np.random.seed(index)
-        torch.manual_seed(index)
-        found.append(content_of(work.view[index]))
+    began, found, size = time.perf_counter(), [], len(work.view)
+    most = min(_MOST_COMMON, max(_FEWEST_SAMPLES, int(_COMMON_SHARE * size)))
+    for place in range(most) if count is None else reversed(range(count)):
+        found.append(_content(work, (place * STRIDE + size // 3) % size))
         if count is None and time.perf_counter() - began > _COMMON_SECONDS:
             break
     return found if count is None else found[::-1]
 
 
-def made_by_others(work: Workload, common: int = 0) -> tuple[Fills, list[bytes]]:
+def _content(work: Workload, index: int) -> bytes:
+    random.seed(index)
+    np.random.seed(index)
+    torch.manual_seed(index)
+    try:
+        sample = work.view[index]
+    except Exception as error:  # whatever the dataset raises, which the loop may skip
+        sample = type(error).__qualname__, str(error)
+    return content_of(sample)
+
+
+def made_by_others(work: Workload, common: int = 0, seconds: float = 0.0) -> tuple[Fills, list[bytes]]:
     """Return what loading makes in the dataset where nothing was, if other samples are the first.
 
     Args:
         work: what is loaded.
         common: the number of the common samples that are loaded after these, and whose hashes are returned too.
+        seconds: what a sample takes.
     """
     held, size = CopiedState(*work.watched), len(work.view)
-    samples = [work.view[(size - 1 - place * STRIDE) % size] for place in range(_MADE_BY)]
+    others = 1 if seconds > SLOW_SECONDS else _MADE_BY
+    samples = []
+    for place in range(others):
+        with suppress(Exception):  # which the loop may skip
+            samples.append(work.view[(size - 1 - place * STRIDE) % size])
     hashes = common_samples(work, common)
-    if work.collate is not None:
+    if work.collate is not None and samples:
         work.collate(samples)
     began = time.perf_counter()
-    for place in range(_MOST_MADE):  # as those that cost was told by, so that they make the same
+    for place in range(
+        _MOST_MADE if others > 1 else 0
+    ):  # as those that cost was told by, so that they make the same
         if time.perf_counter() - began > 2 * _COST_SECONDS:
             break
-        work.view[(place * STRIDE + 1) % size]
+        with suppress(Exception):
+            work.view[(place * STRIDE + 1) % size]
     return held.made(), hashes
 
 

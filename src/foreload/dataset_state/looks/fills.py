@@ -22,19 +22,17 @@ from foreload.dataset_state.digest import checksum, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.looks.containers import ATOMS, Unordered
 from foreload.dataset_state.looks.numbers import memory_of, spread
-from foreload.dataset_state.looks.path import Path
+from foreload.dataset_state.looks.path import Place
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 from foreload.dataset_state.walk import find_open_file
 
-__all__ = ["Fills", "Place", "content_of", "contents_of", "may_fill", "opens"]
+__all__ = ["Fills", "content_of", "contents_of", "may_fill", "opens"]
 
 # The numbers of a file that are read.
 _MOST_PLACES = 16
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
-# A place in what is looked at: the path to what a look is at, a name, and a number.
-Place = tuple[Path, str, int]
 # Hashes of what has been made, by the place.
 Fills = Mapping[Place, bytes]
 
@@ -45,7 +43,7 @@ _OPEN, _CLOSED = b"o", b"c"
 def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
     """Return hashes of what has been made; b"" for what each process opens for itself.
 
-    >>> place = (("dataset", 0),), "size", 0
+    >>> place = Place((("dataset", 0),), "Attributes", "size", 0)
     >>> contents_of([(place, 3)]) == contents_of([(place, 3)])
     True
     >>> contents_of([(place, 3)]) == contents_of([(place, 4)])
@@ -65,9 +63,9 @@ def may_fill(place: Place, value: Any, fills: Fills) -> bool:
     Args:
         place: where.
         value: it.
-        fills: what is known to be made there, whichever sample is the first.
+        fills: what is known to be made, whichever sample is the first.
     """
-    return _is_opened(value) or (place in fills and _known(value) == fills[place])
+    return place in fills and _known(value) == fills[place]
 
 
 def _known(value: Any) -> bytes:

@@ -10,10 +10,7 @@ import numpy as np
 from foreload.checks import optional, package_of
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 
-__all__ = ["MEMOS_OF_PANDAS", "columns_of", "is_of_pandas", "rules_of"]
-
-# Where tables and indexes of pandas keep what they have computed from themselves.
-MEMOS_OF_PANDAS = ("_cache", "_item_cache")
+__all__ = ["columns_of", "is_of_pandas", "rules_of"]
 
 # What each call of a tokenizer of transformers sets in the one of tokenizers that it holds.
 _SET_BY_CALLS = ("padding", "truncation")

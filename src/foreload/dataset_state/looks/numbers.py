@@ -14,7 +14,7 @@ from foreload.checks import Array
 from foreload.dataset_state.looks.look import IsSame, is_same
 from foreload.datasets.mapped_files import mapping_of_large
 
-__all__ = ["Numbers", "memory_of", "numbers_of", "objects_in", "spread"]
+__all__ = ["Numbers", "is_of_compiler", "memory_of", "numbers_of", "objects_in", "spread"]
 
 # Numbers that take so many bytes are compared as a whole; of more, those at so many places, or in a file.
 _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 1 << 24, 1_024, 16
@@ -28,7 +28,7 @@ class Numbers:
 
     def __init__(self, name: str, value: Any) -> None:
         self.name, self._value = name, value
-        self._is_bare = isinstance(value, torch.Tensor) and not value.__dict__
+        self._is_bare = isinstance(value, torch.Tensor) and not _attributes_of(value)
         self.renew()
 
     def renew(self) -> None:
@@ -36,8 +36,8 @@ class Numbers:
         self._are_same = list(numbers_of(self._value))
 
     def changed(self) -> str | None:
-        if self._is_bare and (own := self._value.__dict__):
-            return str(next(iter(own)))
+        if self._is_bare and self._value.__dict__ and (own := _attributes_of(self._value)):
+            return own[0]
         return None if all(is_same() for is_same in self._are_same) else self.name
 
     def made(self) -> None:
@@ -53,6 +53,15 @@ class Numbers:
             return
         if now[1] is before[1] and now[2] == before[2]:
             self.renew()
+
+
+def is_of_compiler(name: str) -> bool:
+    """Whether an attribute of a tensor is one that ``torch.compile`` sets, by its name."""
+    return name.startswith("_dynamo_")
+
+
+def _attributes_of(tensor: torch.Tensor) -> list[str]:
+    return [str(name) for name in tensor.__dict__ if not is_of_compiler(str(name))]
 
 
 def _whose_memory(value: Any) -> tuple[bool, Any, int | None] | None:

@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Path", "Step"]
+__all__ = ["Path", "Place", "Step"]
 
 # Names, each with a number, since several may be alike.
 Path = tuple[tuple[str, int], ...]
+
+
+class Place(NamedTuple):
+    """A place in what a look is at.
+
+    Attributes:
+        path: to that.
+        look: the kind of the look; there may be several.
+        name, number: of what is there, as the look has it.
+    """
+
+    path: Path
+    look: str
+    name: str
+    number: int
 
 
 class Step(NamedTuple):

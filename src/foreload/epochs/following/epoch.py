@@ -70,7 +70,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         # What loading makes when it is first needed: values, files. To load here would open files here, too, which
         # later copies of the dataset would share.
         self._makes, self._opens = any(fills.values()), opens(fills)
-        self._lacks = held is not None and self._makes and not self._opens and held.lacks()
+        self._is_lacking = held is not None and self._makes and not self._opens and held.lacks()
         self._comparison = comparison if held is not None and not self._opens else None
         self._stand_down = stand_down
         self._firsts = firsts
@@ -124,20 +124,20 @@ class FollowingEpoch(ProcessEpoch[W]):
             raise _TakenOver
         if number is not None and self._held is not None:
             indices = self._dealt[number][0]
-            self._taken[self._place(number)] = indices, self._lacks and self._answers[number].makes
+            self._taken[self._place(number)] = indices, self._is_lacking and self._answers[number].makes
             if not self._firsts:
                 self._firsts.append(copy.copy(indices))
         return number
 
     def _take_or_make(self, take: Callable[[], Any], number: int) -> Any:
-        """Take a batch from a worker, or make it here if it cannot be unpickled."""
+        """Take a batch from a worker, or make it here if it makes what is lacking, or cannot be unpickled."""
         failures = len(self.errors)
         indices, makes = self._taken.pop(number)
         if makes:
             with suppress(Exception):
                 take()  # its memory is given back
             self.errors.forget(failures)
-            return self._make_first(indices)
+            return self._make_what_lacks(indices)
         try:
             return take()
         except EmptyBatch:
@@ -150,7 +150,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         assert self._here is not None
         return self._make(self._here, indices, number)
 
-    def _make_first(self, indices: Any) -> Any:
+    def _make_what_lacks(self, indices: Any) -> Any:
         """Make a batch here, and with it what the dataset makes when it is first needed, as a copy of it has."""
         assert self._held is not None
         batch = self._alone().start(indices)
@@ -160,8 +160,8 @@ class FollowingEpoch(ProcessEpoch[W]):
         finally:
             name = self._held.settled() or self._held.untold
             if name is not None and self._here is None:
-                self._take_over(f"the calling thread loads, because the first batch changes {name!r}", 1)
-            self._lacks = self._held.lacks()
+                self._take_over(f"the calling thread loads, because loading a batch changes {name!r}", 1)
+            self._is_lacking = self._held.lacks()
 
     def _request(self) -> None:
         """Draw the batch that the loop requests, and deal what may be loaded ahead."""
