@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,6 +127,20 @@ def test_the_first_log_of_a_loop_that_set_nothing_up_is_no_change(monkeypatch: p
     assert state.changed() is None
 
 
+@pytest.mark.parametrize("how", ["level", "again"])
+def test_more_of_what_samples_log_may_be_shown(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    if how == "again":
+        logging.basicConfig()
+    state = CopiedState([])
+    if how == "level":
+        logging.basicConfig(level=logging.INFO)
+    else:
+        logging.root.addHandler(logging.StreamHandler(logging.root.handlers[0].stream))  # type: ignore[attr-defined]
+    assert state.changed() == "what samples log"
+
+
 def test_what_samples_redirect_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])
     state = CopiedState([])
@@ -135,12 +150,27 @@ def test_what_samples_redirect_is_noticed(tmp_path: Path, monkeypatch: pytest.Mo
     logging.root.handlers[0].close()
 
 
-def test_functions_that_get_warnings_are_watched_for_what_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, made = [], Lines()  # a list is seen to grow; objects may be of the dataset
-    monkeypatch.setattr(warnings, "showwarning", lambda message, *_, **__: kept.append((message, made)))
+class Recorder:
+    """Counts warnings."""
+
+    def __init__(self) -> None:
+        self.seen = {"warnings": 0}
+
+    def __call__(self, *about: Any, **more: Any) -> None:
+        self.seen["warnings"] += 1
+
+
+def _in_closure() -> Callable[..., None]:
+    kept = SimpleNamespace(lines=[])
+    return lambda message, *_, **__: kept.lines.append(message)
+
+
+@pytest.mark.parametrize("make", [Recorder, _in_closure], ids=["object", "closure"])
+def test_functions_that_get_warnings_are_watched_for_what_they_keep(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", make())
     state = CopiedState([])
-    assert state.changed_by_loading() is None
-    made.lines.append("made when it is first needed")
     assert state.changed_by_loading() is None
     warnings.warn("loaded", stacklevel=1)
     assert state.changed_by_loading() == "what samples warn of"

@@ -41,6 +41,25 @@ def test_what_is_lacking_is_told_by_its_place() -> None:
     assert not state.lacks()
 
 
+def test_any_of_several_files_may_be_opened_if_one_was() -> None:
+    def shards() -> SimpleNamespace:
+        return SimpleNamespace(files=[None] * 4, other=None)
+
+    with open(__file__) as file:
+        dataset = shards()
+        state = CopiedState(dataset)
+        dataset.files[1] = file
+        fills = state.made()
+        for place, is_known in ((1, True), (3, True), (None, False)):
+            dataset = shards()
+            state = CopiedState(dataset, fills=fills)
+            if place is None:
+                dataset.other = file
+            else:
+                dataset.files[place] = file
+            assert (state.changed_by_loading() is None) is is_known
+
+
 class Indexed(dict[str, Any]):
     """A mapping with an attribute, and a slot beside others."""
 

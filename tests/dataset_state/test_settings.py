@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from foreload.dataset_state.copied import CopiedState
 
+UNKNOWN_ARRAY: contextvars.ContextVar[Any] = contextvars.ContextVar("UNKNOWN_ARRAY")
 UNKNOWN: contextvars.ContextVar[int] = contextvars.ContextVar("UNKNOWN")
 
 
@@ -52,11 +54,14 @@ def test_what_the_compiler_sets_is_no_change() -> None:
         def forward(self, values: torch.Tensor) -> Any:
             return (values * self.weights).sum()
 
+    sys.modules["torch.not_to_be_imported"] = None  # type: ignore[assignment]
+    UNKNOWN_ARRAY.set(np.zeros(2))
     tagged = torch.ones(3)
     tagged.note = "of the user's"  # type: ignore[attr-defined]
     state = CopiedState(SimpleNamespace(weights=weights, tagged=tagged))
     compiled = torch.compile(Weighted(), backend="eager")
     assert float(compiled(torch.ones(3))) == 3
     assert state.changed() is None
+    del sys.modules["torch.not_to_be_imported"]
     weights.note = 1  # type: ignore[attr-defined]
     assert state.changed() == "note"

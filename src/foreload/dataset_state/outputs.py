@@ -10,14 +10,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import CodeType
 from typing import Any
 
 from foreload.checks import module_of, optional
-from foreload.dataset_state.digest import contents, digest, snapshot
+from foreload.dataset_state.digest import contents, snapshot
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.names import globals_used
-from foreload.dataset_state.walk import CONTAINERS, PLAIN
 
 __all__ = ["Outputs"]
 
@@ -54,10 +51,10 @@ def _ends() -> list[list[Any]]:
     """Return where what is printed, logged and warned of ends: files, by what they are, or objects."""
     printed = [_end(sys.stdout), _end(sys.stderr)]
     logged: list[Any] = []
+    # The first log of a program that has set nothing up makes a handler that does what the last resort does.
     for handler in logging.root.handlers or (logging.lastResort,):
-        end = _end_of_handler(handler)
-        if end is not None and not any(_is_same(end, other) for other in logged):
-            logged.append(end)
+        if (end := _end_of_handler(handler)) is not None:
+            logged += [end, (max(logging.root.level, optional(handler, "level") or 0),)]
     return [printed, logged, _shows()]
 
 
@@ -157,9 +154,6 @@ def _held(value: Any) -> Any:
 
 def _kept_by(show: Any) -> Any:
     """Return what tells whether a function that gets warnings has kept more."""
-    owner, function = optional(show, "__self__"), optional(show, "__func__") or show
-    cells = [optional(cell, "cell_contents") for cell in optional(function, "__closure__") or ()]
-    code, known = optional(function, "__code__"), optional(function, "__globals__")
-    used = [known.get(name) for name in globals_used(code)] if isinstance(code, CodeType) else []
-    own = [owner, *(optional(owner, "__dict__") or {}).values()]
-    return [digest(value) for value in (*own, *cells, *used) if isinstance(value, (*PLAIN, *CONTAINERS))]
+    with suppress(Exception):  # whatever an object of the user's raises
+        return snapshot(show, 256)
+    return None

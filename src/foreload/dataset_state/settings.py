@@ -53,8 +53,9 @@ def _errors() -> Any:
 def _variables_of_torch() -> set[ContextVar[Any]]:
     """Return the context variables of torch's modules and of its configuration, which ``torch.compile`` sets."""
     modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch"]
-    values = [value for module in modules for value in list(vars(module).values())]
-    settings = [config for module in modules if type(config := optional(module, "_config")) is dict]
+    spaces = [own for module in modules if isinstance(own := optional(module, "__dict__"), dict)]
+    values = [value for own in spaces for value in list(own.values())]
+    settings = [config for own in spaces if type(config := own.get("_config")) is dict]
     values += [optional(entry, "user_override") for config in settings for entry in config.values()]
     return {value for value in values if type(value) is ContextVar}
 
@@ -105,9 +106,8 @@ class Settings:
     def _have_changed(self, before: Context) -> bool:
         """Whether context variables have been set that are not torch's."""
         now = copy_context()
-        names = [
-            each for each in {**now, **before} if not _is_equal(now.get(each, before), before.get(each, before))
-        ]
+        pairs = ((each, now.get(each, before), before.get(each, before)) for each in {**now, **before})
+        names = [each for each, one, other in pairs if not (one is other or _is_equal(one, other))]
         if not self._of_torch.issuperset(names):
             self._of_torch = _variables_of_torch() | {each for each in names if each.name.startswith("torch.")}
         return not self._of_torch.issuperset(names)

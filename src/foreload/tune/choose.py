@@ -96,7 +96,7 @@ def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:
         if 1 / alone < TINY_SAMPLE_SECONDS:
             return Choice("threads", 0, _too_tiny(alone), rates)
         why = f"an epoch takes {size / alone:.2g} s in one thread"
-        if measured.missing and measured.trouble in ("", TOO_LONG):
+        if measured.trouble == TOO_LONG and measured.missing:
             kind, number = measured.missing[0]
             return Choice(
                 kind, number, f"a sample takes {1 / alone:.2g} s, too long to try several settings", rates

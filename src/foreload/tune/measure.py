@@ -32,7 +32,6 @@ from foreload.record.units import workers
 from foreload.tune.candidates import Candidate, candidates_of, look_seconds, never_pays, seconds_by_processes
 from foreload.tune.sample_cost import (
     MIN_EPOCH_SECONDS,
-    SLOW_SECONDS,
     common_samples,
     made_by_others,
     note_questions,
@@ -130,8 +129,7 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     if measured.state or not measured.fills:
         return measured
     # (What the first fork has made there, it cannot make again.)
-    seconds = 1 / measured.rates.get(("threads", 0), float("inf"))
-    other = _in_fork(work, partial(_make, common=len(measured.common), seconds=seconds))
+    other = _in_fork(work, partial(_make, common=len(measured.common)))
     fills = {name: made for name, made in measured.fills.items() if made in (b"", other.fills.get(name))}
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
     is_same = measured.common == other.common
@@ -232,9 +230,6 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     yield ("threads", 0), 1 / seconds
-    if seconds > SLOW_SECONDS:  # trying any setting would take too long
-        yield _CANDIDATES, candidates_of(work, cores, seconds, busy)
-        return
     if size * seconds < _MIN_GLANCED_SECONDS:
         yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
         return
@@ -279,14 +274,12 @@ def _made(work: Workload, held: CopiedState) -> Generator[tuple[Any, Any], None,
         return ""
     common = common_samples(work)
     yield _COMMON, common
-    # (One that is so slow is compared with that of another fork only.)
-    is_same = len(common) == 1 or common_samples(work, len(common)) == common
-    return "" if is_same else _MADE.format(min(made).name, _READS_ON)
+    return "" if common_samples(work, len(common)) == common else _MADE.format(min(made).name, _READS_ON)
 
 
-def _make(work: Workload, common: int = 0, seconds: float = 0.0) -> Iterator[tuple[Any, Any]]:
+def _make(work: Workload, common: int = 0) -> Iterator[tuple[Any, Any]]:
     unshare(with_locks=True)
-    fills, hashes = made_by_others(work, common, seconds)
+    fills, hashes = made_by_others(work, common)
     yield _FILLS, fills
     yield _COMMON, hashes
 

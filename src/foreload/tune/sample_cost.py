@@ -26,7 +26,6 @@ from foreload.tune.workload import STRIDE, Sending, Workload
 
 __all__ = [
     "MIN_EPOCH_SECONDS",
-    "SLOW_SECONDS",
     "common_samples",
     "made_by_others",
     "note_questions",
@@ -45,7 +44,7 @@ MIN_EPOCH_SECONDS = 1.0
 
 # The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
 _COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
-SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
+_SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
 _FEWEST_SAMPLES = 3
 
 # The samples that show what loading makes in the dataset.
@@ -82,16 +81,16 @@ def sample_cost(
     reasons += _why_not_sent(work, first, [kept])
     done = 1
     watch.look()
-    if taken + one <= SLOW_SECONDS:
+    if taken + one <= _SLOW_SECONDS:
         one = _timed(collate, [dataset[0]])[1]
-    if taken <= SLOW_SECONDS:
+    if taken <= _SLOW_SECONDS:
         taken, loading, done = 0.0, 0.0, 0
     slowest, sample = 0.0, None
     started, busy = time.perf_counter() - taken, _busy_seconds() - loading
     while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
         others = taken - slowest
         is_short = others > _SHORT_COST_SECONDS and others / max(1, done) * size < MIN_EPOCH_SECONDS / 4
-        if (done and taken > SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
+        if (done and taken > _SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
             break
         done += 1
         sample = dataset[(done * STRIDE + 1) % size]
@@ -102,7 +101,7 @@ def sample_cost(
     sample = None  # whose references would count
     cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
-    most = max(2, min(work.batch_size or 1, int(SLOW_SECONDS / max(one, 1e-6))))
+    most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))
     several: list[Any] = [*_collating(collate, kept[:most], one, work.batch_size or 1)]
     collating = several[-1]
     watch.look()
@@ -151,31 +150,27 @@ def _content(work: Workload, index: int) -> bytes:
     try:
         sample = work.view[index]
     except Exception as error:  # whatever the dataset raises, which the loop may skip
-        sample = type(error).__qualname__, str(error)
+        sample = type(error).__qualname__  # (Its text may be another each time.)
     return content_of(sample)
 
 
-def made_by_others(work: Workload, common: int = 0, seconds: float = 0.0) -> tuple[Fills, list[bytes]]:
+def made_by_others(work: Workload, common: int = 0) -> tuple[Fills, list[bytes]]:
     """Return what loading makes in the dataset where nothing was, if other samples are the first.
 
     Args:
         work: what is loaded.
         common: the number of the common samples that are loaded after these, and whose hashes are returned too.
-        seconds: what a sample takes.
     """
     held, size = CopiedState(*work.watched), len(work.view)
-    others = 1 if seconds > SLOW_SECONDS else _MADE_BY
     samples = []
-    for place in range(others):
+    for place in range(_MADE_BY):
         with suppress(Exception):  # which the loop may skip
             samples.append(work.view[(size - 1 - place * STRIDE) % size])
     hashes = common_samples(work, common)
     if work.collate is not None and samples:
         work.collate(samples)
     began = time.perf_counter()
-    for place in range(
-        _MOST_MADE if others > 1 else 0
-    ):  # as those that cost was told by, so that they make the same
+    for place in range(_MOST_MADE):  # as those that cost was told by, so that they make the same
         if time.perf_counter() - began > 2 * _COST_SECONDS:
             break
         with suppress(Exception):

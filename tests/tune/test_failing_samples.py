@@ -1,4 +1,4 @@
-"""Samples that take long, open a file when it is first needed, or fail now and then, are measured too."""
+"""Samples that open a file when it is first needed, and fail now and then, are measured too."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import os
 import time
 from typing import Any
 
-import pytest
-
-import foreload as fl
-from foreload.tune import measure
-from foreload.tune import sample_cost as sample_cost_of
 from foreload.tune.sample_cost import common_samples
 from foreload.tune.workload import Workload
 from tests.tune.rows import Rows
@@ -35,14 +30,3 @@ def test_samples_that_fail_are_the_same_if_they_fail_alike() -> None:
     hashes = common_samples(work)
     assert len(hashes) >= 3
     assert common_samples(work, len(hashes)) == hashes
-
-
-@pytest.mark.slow
-def test_slow_samples_get_processes_without_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (measure, sample_cost_of):
-        monkeypatch.setattr(module, "SLOW_SECONDS", 0.02)
-    loader = fl.DataLoader(Opens(400), batch_size=8, on_error="skip")
-    loader.choose_workers()
-    workers = loader.stats()["workers"]
-    assert workers["kind"] == "processes"
-    assert "too long to try" in workers["why"]
