@@ -12,10 +12,10 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.tune import choose as tune_choose
-from foreload.tune import measure
 from foreload.tune.choice import Choice
 from foreload.tune.workload import Workload
 from foreload.workers import selection
+from tests.tune.fills import fills_of
 
 
 class Table(Dataset[Any]):
@@ -48,8 +48,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def choose_workers(work: Workload) -> Choice:
         if "processes" not in work.kinds:
             return Choice("threads", 0, "as the test says")
-        fills = measure._in_fork(work, measure._make).fills
-        return Choice("processes", 2, "as the test says", fills=fills)
+        return Choice("processes", 2, "as the test says", fills=fills_of(work))
 
     monkeypatch.setattr(selection, "_chosen", {})
     monkeypatch.setattr(tune_choose, "choose_workers", choose_workers)

@@ -141,8 +141,8 @@ def test_what_a_rare_sample_changes_stays(
 
 
 @pytest.mark.slow
-def test_what_is_made_when_it_is_first_needed_is_no_change(choose: Callable[[int], None]) -> None:
-    choose(2)
+def test_what_is_made_when_it_is_first_needed_is_no_change(choose: Callable[..., None]) -> None:
+    choose(2, is_measured=True)
 
     class Lazy(Rare):
         def __getitem__(self, index: int) -> Any:

@@ -21,7 +21,9 @@ from torch.utils.data import Dataset
 import foreload as fl
 from foreload.tune import choose
 from foreload.tune.choice import Choice
+from foreload.tune.workload import Workload
 from foreload.workers import selection
+from tests.tune.fills import fills_of
 
 
 class Numbers:
@@ -162,8 +164,15 @@ def test_a_choice_ends_with_its_reasons(
 ) -> None:
     """Between epochs the program opens the dataset's file, or gives it code that counts: no processes then."""
     # What is measured first may be anything on a busy machine.
-    measure, first = choose.choose_workers, iter([Choice("processes", 2, "tried", is_pure=True)])
-    monkeypatch.setattr(choose, "choose_workers", lambda work: next(first, None) or measure(work))
+    measure, chosen = choose.choose_workers, []
+
+    def choose_workers(work: Workload) -> Choice:
+        chosen.append(work)
+        if len(chosen) > 1:
+            return measure(work)
+        return Choice("processes", 2, "tried", is_pure=True, fills=fills_of(work))
+
+    monkeypatch.setattr(choose, "choose_workers", choose_workers)
     loader = fl.DataLoader(numbered, 20)
     assert torch.cat(list(loader)).tolist() == list(range(600))
     assert loader.stats()["workers"]["kind"] == "processes"

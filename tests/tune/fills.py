@@ -1,0 +1,13 @@
+"""What loading makes when it is first needed, as measuring finds it."""
+
+from __future__ import annotations
+
+from foreload.dataset_state.looks.fills import Fills
+from foreload.tune import measure
+from foreload.tune.workload import Workload
+
+__all__ = ["fills_of"]
+
+
+def fills_of(work: Workload) -> Fills:
+    return measure._in_fork(work, measure._make).fills
