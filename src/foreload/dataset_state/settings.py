@@ -15,7 +15,7 @@ import torch
 from foreload.batch.context import autocast_dtypes
 from foreload.checks import optional
 
-__all__ = ["Settings"]
+__all__ = ["Settings", "filters_of_errors"]
 
 _DECIMALS = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
 
@@ -44,7 +44,7 @@ def _environment() -> Any:
     return dict(getattr(os.environ, "_data", os.environ))  # decoding all of it takes longer
 
 
-def _errors() -> Any:
+def filters_of_errors() -> Any:
     """Return the filters by which warnings are errors, and those that come before these."""
     last = max((place for place, each in enumerate(warnings.filters) if each[0] == "error"), default=-1)
     return warnings.filters[: last + 1]
@@ -70,7 +70,7 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     "torch's inference mode": torch.is_inference_mode_enabled,
     "torch's autocast": autocast_dtypes,
     "the context of decimals": _decimals,
-    _WARNINGS: _errors,
+    _WARNINGS: filters_of_errors,
     _CONTEXT: copy_context,
 }
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload.dataset_state.settings import Settings
+from foreload.dataset_state.settings import Settings, filters_of_errors
 
 __all__ = ["LoopSettings", "present_settings"]
 
@@ -27,14 +27,12 @@ def _traps() -> list[str]:
 
 
 def _warnings() -> list[tuple[str, str, tuple[str, str], str, int]]:
-    """Return the filters by which warnings are errors, and those that come before these."""
-    filters = [
+    """Return the filters by which warnings are errors, and those that come before these, as texts and names."""
+    return [
         (action, _text(message), (_module_of(kind), kind.__qualname__), _text(module), line)
-        for action, message, kind, module, line in warnings.filters
+        for action, message, kind, module, line in filters_of_errors()
         if isinstance(kind, type)
     ]
-    last = max((place for place, each in enumerate(filters) if each[0] == "error"), default=-1)
-    return filters[: last + 1]
 
 
 def _module_of(kind: type) -> str:
