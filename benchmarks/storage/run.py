@@ -17,7 +17,8 @@ import json
 import math
 from typing import Any
 
-from benchmarks.peers import install, quiet
+from benchmarks import quiet
+from benchmarks.peers import install
 from benchmarks.peers.run import machine, renewed
 from benchmarks.peers.work import CORES, ROOT
 from benchmarks.storage import check, contestants, data, page, search

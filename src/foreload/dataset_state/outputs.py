@@ -65,12 +65,13 @@ def _end(stream: Any) -> Any:
     try:
         import fcntl  # which systems without forks do not have
 
-        about = os.fstat(stream.fileno())
-        is_appended = bool(fcntl.fcntl(stream.fileno(), fcntl.F_GETFL) & os.O_APPEND)
+        file = stream.fileno()
+        about = os.fstat(file)
+        # (Where one opens a file again, another goes on to write at its own position.)
+        is_apart = stat.S_ISREG(about.st_mode) and not fcntl.fcntl(file, fcntl.F_GETFL) & os.O_APPEND
     except Exception:  # it has none, or raises whatever a stream of the user's raises
         return None if _is_file(stream) else stream
-    # (Where one opens a file again, another goes on to write at its own position.)
-    return stream if stat.S_ISREG(about.st_mode) and not is_appended else (about.st_dev, about.st_ino)
+    return stream if is_apart else (about.st_dev, about.st_ino)
 
 
 def _end_of_handler(handler: Any) -> Any:

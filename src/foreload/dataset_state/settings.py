@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from foreload._torch import innermost_function_mode
 from foreload.batch.context import autocast_dtypes
 from foreload.checks import optional
 
@@ -34,10 +35,15 @@ def _folder() -> Any:
     return None
 
 
+_CPU = torch.device("cpu")
+
+
 def _device() -> Any:
+    if innermost_function_mode() is None:  # a default device is one; to ask for it takes ten times as long
+        return _CPU
     with suppress(AttributeError):  # torch 2.6, once the default device has been set to None
         return torch.get_default_device()
-    return torch.device("cpu")
+    return _CPU
 
 
 def _environment() -> Any:

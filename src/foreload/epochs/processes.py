@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 
 from foreload.batch.assembly import count
 from foreload.epochs.base import EpochSpec
+from foreload.epochs.depth import Idleness
 from foreload.epochs.pooled import PooledEpoch, listed, shown
 from foreload.epochs.progress import warn_of_length
 from foreload.errors import warn_user
@@ -37,7 +38,7 @@ class ProcessEpoch(PooledEpoch[W]):
     """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
 
     A batch that takes long holds up the loop, since batches come in order, and then all other workers, once they
-    have made theirs. If the depth is left to the loader, more batches are dealt whenever that happens.
+    have made theirs. If the depth is left to the loader, more are dealt when that costs much of their time.
 
     Args:
         spec: the loader as the epoch sees it.
@@ -76,7 +77,7 @@ class ProcessEpoch(PooledEpoch[W]):
         self._in_order = spec.in_order
         self._has_warned = False  # of what workers lack
         self._num_dropped = 0  # jobs of this epoch that were no batches of it
-        self._deepens = deepens and spec.in_order
+        self._idleness = Idleness(len(pool.workers)) if deepens and spec.in_order else None
         # Whether workers tell the state of their copy of the dataset.
         self._tells = self._is_stream or has_state(spec.dataset)
         snapshots = spec.snapshot_every if self._tells else None
@@ -245,18 +246,21 @@ class ProcessEpoch(PooledEpoch[W]):
         self._check_open()
         if not has_come:
             raise RuntimeError(self._note_late(wanted))
-        if self._deepens and number in self._answers and time.monotonic() - began > _LONG_WAIT_SECONDS:
-            self._deepen(self._answers[number])
+        waited = time.monotonic() - began
+        if self._idleness is not None and number in self._answers and waited > _LONG_WAIT_SECONDS:
+            self._deepen(self._idleness, self._answers[number], waited)
         return None
 
-    def _deepen(self, result: Result) -> None:
-        """Deal one batch more to each worker if any had nothing to do while the loop waited for this result."""
+    def _deepen(self, idleness: Idleness, result: Result, waited: float) -> None:
+        """Deal one batch more to each worker if some had nothing to do while the loop waited for this result."""
         self._receive([worker for worker in self._pool.workers if worker.asked], 0)
         self._check_open()
+        idle = [min(waited, worker.idle_seconds()) for worker in self._pool.workers]
+        made = self._num_delivered + len(self._answers)
+        if not any(idle) or not idleness.is_much(idle, made, self._depth):
+            return
         batch = sum(memoryview(part).nbytes for part in result.parts or ())
-        depth = self._depth + len(self._pool.workers)
-        is_idle = not all(worker.asked for worker in self._pool.workers)
-        if is_idle and depth <= most_ahead(batch, self._memory.most(self._store)):
+        if self._depth + len(self._pool.workers) <= most_ahead(batch, self._memory.most(self._store)):
             asked = len(self._asked)
             self._ask_ahead(len(self._pool.workers))
             self._depth += len(self._asked) - asked  # none once all have been drawn

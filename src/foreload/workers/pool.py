@@ -48,6 +48,10 @@ class Worker(ABC):
     def ask(self, number: int, indices: Any, seconds: float | None) -> bool:
         """Send a job; return whether it took no longer than ``seconds``."""
 
+    def idle_seconds(self) -> float:
+        """Return how long it has had nothing to do; 0 if it has something, or that is not known."""
+        return 0.0
+
     @abstractmethod
     def skip_to(self, number: int) -> None:
         """Let the worker skip the jobs before this one."""

@@ -31,8 +31,9 @@ from foreload.forks.descriptors import READS_ON, Positions
 from foreload.nested.picklers import TorchPickler
 from foreload.protocol import EpochListener
 from foreload.workers.messages import Begin, Job, Result, decode
+from foreload.workers.processes.header import SharedHeader
 from foreload.workers.processes.pipes import Inbox, send
-from foreload.workers.processes.slots import SharedHeader, Slots
+from foreload.workers.processes.slots import Slots
 from foreload.workers.spec import CopyWatch
 from foreload.workers.start.set_up import set_up_process
 from foreload.workers.surroundings import ProcessSurroundings
@@ -102,7 +103,7 @@ def work(
         jobs: the pipe that messages come from: a :class:`Begin`, a job, or None to end.
         results: the pipe for each :class:`Result`.
         stacks: the pipe for stack traces, after :data:`STACKS_SIGNAL`.
-        memory: the descriptor of the file with its :class:`~foreload.workers.processes.slots.SharedHeader`.
+        memory: the descriptor of the file with its :class:`~foreload.workers.processes.header.SharedHeader`.
         slots: the socket for them.
         lane: where it records spans: the descriptor of the file, and the offset.
         parent: the process that started it, with which it ends.
@@ -130,6 +131,7 @@ def work(
         result = state.begin(message) if isinstance(message, Begin) else state.load(message)
         if result is not None:
             send(results.fileno(), result.encode())
+            header.answered = time.monotonic_ns()
 
 
 class WorkerState:

@@ -133,8 +133,6 @@ class EpochSource(LoaderOrder[T_co]):
         options = self._foreload
         self._fl_set_keyed_epoch()
         self._fl_crew.begin()
-        if self._fl_memory.limit is None:
-            reuse_freed()
         self._fl_choose_workers(crew := self._fl_crew_spec(self._fl_view))
         self._fl_crew.retune(crew := self._fl_renewed(crew))
         cache = self._fl_open_cache()
@@ -182,6 +180,8 @@ class EpochSource(LoaderOrder[T_co]):
     def _fl_choose_workers(self, crew: CrewSpec) -> None:
         import foreload.epochs.open  # noqa: F401 (before loading is measured: imports take time, and fill caches)
 
+        if self._fl_memory.limit is None:
+            reuse_freed()  # in forks that measure, too
         # What the cache holds already would be loaded faster than the rest.
         self._fl_crew.choose(crew, self._fl_trial_batches, may_measure=self._fl_open.cache is None)
 

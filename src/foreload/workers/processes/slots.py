@@ -28,52 +28,12 @@ from foreload.forks.count import fork_count, may_be_in_child
 from foreload.machine import open_memory, round_up
 from foreload.workers.processes.pipes import receive_files, send_files
 
-__all__ = ["NOTHING_RETURNED", "ConsumerSlots", "Piece", "Returned", "SharedHeader", "Slots"]
+__all__ = ["NOTHING_RETURNED", "ConsumerSlots", "Piece", "Returned", "Slots"]
 
 _ALIGNMENT = 64
 
 # Smaller parts travel in the message itself.
 _INLINE_BYTES = 4096
-
-
-class SharedHeader:
-    """A page of memory with numbers that both sides see at once.
-
-    Attributes:
-        first: the first job whose answer is wanted; jobs before it need not be done.
-        position: the position, in its batch, of the sample that the worker is loading.
-        started: the nanoseconds on a core that the worker took until it was ready for its first job; so far, until
-            then, and 0 if it has not imported and unpickled all that it was sent.
-    """
-
-    def __init__(self, file: int) -> None:
-        if os.fstat(file).st_size == 0:
-            os.ftruncate(file, mmap.PAGESIZE)
-        self._numbers = _native.Mapping(file, 0, mmap.PAGESIZE).memory.data.cast("q")
-
-    @property
-    def first(self) -> int:
-        return self._numbers[0]
-
-    @first.setter
-    def first(self, number: int) -> None:
-        self._numbers[0] = number
-
-    @property
-    def position(self) -> int:
-        return self._numbers[1]
-
-    @position.setter
-    def position(self, number: int) -> None:
-        self._numbers[1] = number
-
-    @property
-    def started(self) -> int:
-        return self._numbers[2]
-
-    @started.setter
-    def started(self, nanoseconds: int) -> None:
-        self._numbers[2] = nanoseconds
 
 
 # The place of a part of a batch: the number of its slot, where the part starts in that, and its length.

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections import deque
 from contextlib import suppress
 from typing import Any
@@ -19,8 +20,9 @@ from foreload.record.spans import Lane, Spans
 from foreload.record.usage import queued_seconds
 from foreload.workers.messages import Begin, Job, Result, encode
 from foreload.workers.pool import Answers, Worker
+from foreload.workers.processes.header import SharedHeader
 from foreload.workers.processes.pipes import Channel, Descriptor
-from foreload.workers.processes.slots import ConsumerSlots, SharedHeader
+from foreload.workers.processes.slots import ConsumerSlots
 from foreload.workers.start.template import TemplateProcess, process_class
 from foreload.workers.worker import STACKS_SIGNAL, WorkerTask, work
 
@@ -93,6 +95,11 @@ class ProcessWorker(Worker):
         """
         self.asked[number] = indices
         return self._channel.send(encode(Job(number, indices, self._lent.returned())), seconds)
+
+    def idle_seconds(self) -> float:
+        """Return how long it has had nothing to do; 0 if it has something, or has not answered yet."""
+        answered = self._header.answered
+        return 0.0 if self.asked or not answered else (time.monotonic_ns() - answered) * 1e-9
 
     def fileno(self) -> int:
         """Return a descriptor that can be read from when :meth:`receive` may find answers."""
