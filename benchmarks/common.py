@@ -48,13 +48,20 @@ def take_turns(contestants: dict[str, Callable[[], float]], rounds: int) -> Samp
     return samples
 
 
+def _command() -> str:
+    """Return the command that has started this program."""
+    spec = sys.modules["__main__"].__spec__  # None unless it was started by -m
+    program = sys.argv[:1] if spec is None else ["-m", spec.name]
+    return " ".join(["python", *program, *sys.argv[1:]])
+
+
 class Record:
     """The results of one program, shown and kept as JSON."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._content: dict[str, Any] = {
-            "command": " ".join(["python", *sys.argv]),
+            "command": _command(),
             "machine": machine(),
             "verdicts": [],
             "samples": {},

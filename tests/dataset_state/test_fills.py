@@ -21,7 +21,8 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import contents_of
+from foreload.dataset_state.looks.fills import contents_of, may_fill
+from foreload.dataset_state.looks.path import Place
 
 PLACE = 0, "made", 0
 
@@ -286,3 +287,40 @@ def test_what_is_opened_first_may_not_be_read_on(what: str) -> None:
     batches, why = _chosen(ReadsOn(open_it, read))
     assert batches == list(TorchDataLoader(ReadsOn(open_it, read), batch_size=8, collate_fn=list))
     assert is_right != ("samples may depend on those before" in why)
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "r+", "xb"])
+def test_a_file_that_loading_writes_to_is_not_each_processs_own(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("lines")
+
+    def write(index: int) -> Any:
+        path = tmp_path / ("there" if mode == "r+" else f"{mode}-{os.getpid()}")
+        return SimpleNamespace(log=open(path, mode)) if mode == "a" else open(path, mode)
+
+    class Writes(Dataset[int]):
+        log: Any = None
+
+        def __len__(self) -> int:
+            return 96
+
+        def __getitem__(self, index: int) -> int:
+            if self.log is None:
+                self.log = write(index)
+            torch.sin(torch.ones(400_000))
+            return index
+
+    dataset = Writes()
+    loader = fl.DataLoader(dataset, batch_size=8)
+    assert [index for batch in loader for index in batch.tolist()] == list(range(96))
+    assert dataset.log is not None  # the calling thread has loaded
+    getattr(dataset.log, "log", dataset.log).close()
+
+
+def test_what_may_fill_a_slot_beside_a_file_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    place = Place((("slots", 0),), "Contents", "slots", 2)
+    with open(tmp_path / "file") as file:
+        fills = contents_of([(place, file)])
+        assert may_fill(place._replace(number=3), file, fills)
+        assert not may_fill(place._replace(number=3), hashlib.sha256(), fills)
+        assert not may_fill(place._replace(name="others"), file, fills)

@@ -65,3 +65,31 @@ def test_what_the_compiler_sets_is_no_change() -> None:
     del sys.modules["torch.not_to_be_imported"]
     weights.note = 1  # type: ignore[attr-defined]
     assert state.changed() == "note"
+
+
+SETTINGS = {
+    "torch's default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "torch's gradient mode": lambda: torch.set_grad_enabled(False),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_the_first_sample_sets_is_a_change(name: str) -> None:
+    dtype, keeps = torch.get_default_dtype(), torch.is_grad_enabled()
+    held = CopiedState([])
+    try:
+        SETTINGS[name]()
+        assert held.changed_by_loading() == name
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(keeps)
+
+
+def test_what_libraries_set_when_they_are_first_used_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = CopiedState([])
+    monkeypatch.setenv("SET_BY_A_LIBRARY", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        UNKNOWN.set(1)
+        assert held.changed_by_loading() is None
+        assert held.changed_by_loading() is None

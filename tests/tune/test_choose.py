@@ -14,8 +14,9 @@ import foreload as fl
 from foreload.dataset_state.copied import CopiedState
 from foreload.machine import granted_cores
 from foreload.tune import choose, measure, sample_cost
+from foreload.tune.candidates import Measurement
 from foreload.tune.choice import Choice
-from foreload.tune.measure import TOO_LONG, Measurement
+from foreload.tune.measure import TOO_LONG
 from foreload.tune.workload import Workload
 from foreload.workers import selection
 from tests.tune.rows import Breaks, Rows, SharedWaits, Waits, chosen, without_workers

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.tune import choose
-from foreload.tune.measure import Measurement
+from foreload.tune.candidates import Measurement
 
 PROCESS = os.getpid()
 SIZE = 60

@@ -120,7 +120,7 @@ EPOCH = """
 import json, sys, time
 import torch, foreload as fl
 from foreload.tune import choose
-from foreload.tune.measure import Measurement
+from foreload.tune.candidates import Measurement
 
 # What the measurement says, for which a busy machine has too little time.
 choose.measure_workers = lambda *_: Measurement({("threads", 0): 25.0, ("processes", 2): 50.0}, [], 0.0, "")

@@ -221,7 +221,7 @@ def test_a_daemonic_process_loads_by_itself(options: dict[str, Any]) -> None:
 DEFINITIONS = """
 import time, torch, foreload as fl
 from foreload.tune import choose
-from foreload.tune.measure import Measurement
+from foreload.tune.candidates import Measurement
 # What the measurement says, for which a busy machine has too little time.
 choose.measure_workers = lambda *_: Measurement({{("threads", 0): 25.0, ("processes", 2): 50.0}}, [], 0.0, "")
 class Slow(torch.utils.data.Dataset):

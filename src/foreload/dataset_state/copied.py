@@ -103,6 +103,7 @@ class CopiedState:
         """
         is_first, self._is_first = self._is_first, False
         if is_first:  # what a worker sets before it loads, and what libraries set when they are first used
+            self._by_loading = self._settings.changed_by_code()
             self._settings = Settings(with_environment=self._gathered.reads_environment)
         if self._by_loading is None:
             self._by_loading = self.settled() or self._apart() or self.untold

@@ -32,7 +32,14 @@ from foreload.dataset_state.looks.libraries import columns_of, is_of_pandas, rul
 from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
 from foreload.dataset_state.looks.numbers import Numbers, is_of_compiler, objects_in
 from foreload.dataset_state.looks.path import Path, Place, Step
-from foreload.dataset_state.names import globals_used, modules_used, names_used, set_in_builtins
+from foreload.dataset_state.names import (
+    draws_unseen,
+    gets_at_all,
+    globals_used,
+    modules_used,
+    names_used,
+    set_in_builtins,
+)
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.walk import (
     MEMOS_OF_PANDAS,
@@ -57,12 +64,16 @@ _MOST_OBJECTS, _MOST_INNER = 10_000, 64
 # Why it cannot be told whether copies of a dataset are still the same.
 _TOO_MANY_RECORDS = f"the dataset holds more than {MOST_RECORDS:,} lists and dicts, too many to look at each"
 _TOO_MANY = f"the dataset holds more than {_MOST_OBJECTS:,} objects, too many to see what is changed of them"
+_UNSEEN = "samples may draw from the generator of {}, which nothing tells about"
 
 # The bytes of a file in memory that are compared.
 _MOST_BYTES = 1 << 14
 
 # The bytes of libraries' objects that are pickled in each look, and what one counts that is not, for its size.
 _MOST_PICKLED, _TOO_LARGE_BYTES = 1 << 18, 1 << 17
+
+# The bytes of arrays and tensors of which each look compares all numbers; of others, it compares some.
+_MOST_NUMBERS = 1 << 26
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset, MappingProxyType)
@@ -102,7 +113,7 @@ class Gathered:
         self.generators: list[tuple[str, Any, Any]] = []
         self.untold: str | None = None
         self.reads_environment = False
-        self._left_bytes = _MOST_PICKLED
+        self._left_bytes, self._left_numbers = _MOST_PICKLED, _MOST_NUMBERS
         self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[Step, Any]] = deque()
         self._steps: list[Step] = []  # to what each of the looks is at
@@ -155,7 +166,9 @@ class Gathered:
         if isinstance(value, (*_WHOLE, *generators())) and not (is_plain and not optional(value, "__dict__")):
             self._watch_attributes(value)
         if isinstance(value, (torch.Tensor, np.ndarray)):
-            self._look(Numbers(name, value))
+            self._look(Numbers(name, value, self._left_numbers))
+            size = optional(value, "nbytes") or 0  # (Sparse tensors have none.)
+            self._left_numbers -= min(size, self._left_numbers)
             if isinstance(value, np.ndarray) and value.dtype.hasobject:
                 self._watch_inner(name, objects_in(value))
         elif isinstance(value, ModuleType):
@@ -276,9 +289,10 @@ class Gathered:
         self._go_on((name, part) for part in held)
 
     def _watch_class(self, kind: type) -> None:
-        if is_installed(module_of(kind)):
-            return
         own = vars(kind)
+        if is_installed(module_of(kind)):  # whose instances may draw from one generator
+            self._go_on((name, value) for name, value in own.items() if isinstance(value, generators()))
+            return
         self._look(Attributes(kind.__name__, kind, is_pythons))
         self._go_on((each.__name__, each) for each in (type(kind), *kind.__mro__[1:-1]))
         inside = ((name, value) for name, value in own.items() if not is_pythons(name))
@@ -301,8 +315,12 @@ class Gathered:
         for variable, cell in cells:
             self._add_value(variable, partial(optional, cell, "cell_contents"))
         self.reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
+        if (drawing := draws_unseen(function)) is not None:
+            self.untold = _UNSEEN.format(drawing)
         known = function.__globals__
         used = globals_used(function.__code__)
+        if gets_at_all(function.__code__):
+            used = (*used, *(name for name in known if name not in used and not name.startswith("__")))
         self._watch_names(known, used)
         self._watch_names(vars(builtins), set_in_builtins(each for each in used if each not in known))
         for module in modules_used(function):

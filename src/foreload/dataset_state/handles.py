@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from foreload.checks import package_of
+from foreload.checks import optional, package_of
 
-__all__ = ["handle_kind", "is_iterator", "is_open"]
+__all__ = ["handle_kind", "is_iterator", "is_open", "is_written"]
 
 # Libraries whose objects are parts of open files or connections, and the beginnings of the classes' names.
 _LIBRARIES = {
@@ -22,6 +22,9 @@ _LIBRARIES = {
     "decord": "VideoReader",
     "av": "",
 }
+
+# The letters of modes in which files are only read.
+_MODES_TO_READ = frozenset("rbtU")
 
 
 def is_open(value: Any) -> bool:
@@ -53,6 +56,16 @@ def handle_kind(value: Any) -> str:
     beginning = _LIBRARIES.get(package)
     is_handle = beginning is not None and type(value).__name__.startswith(beginning) and bool(value)
     return package if is_handle else ""
+
+
+def is_written(value: Any) -> bool:
+    """Whether a value is an open file that may be written to; one that is only read gives the same to all.
+
+    >>> is_written(open(__file__))
+    False
+    """
+    mode = optional(value, "mode") if handle_kind(value) else None
+    return isinstance(mode, str) and not _MODES_TO_READ.issuperset(mode)
 
 
 def _is_of_sqlite(value: Any) -> bool:

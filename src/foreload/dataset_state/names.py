@@ -5,16 +5,62 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import itertools
 import sys
 from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 
 from foreload.dataset_state.installed import is_installed
 
-__all__ = ["globals_used", "modules_used", "names_used", "set_in_builtins", "strings_in"]
+__all__ = [
+    "draws_unseen",
+    "gets_at_all",
+    "globals_used",
+    "modules_used",
+    "names_used",
+    "set_in_builtins",
+    "strings_in",
+]
 
 # The names by which code gets at a module whose name is a text.
 _BY_NAME = {"import_module", "__import__", "modules"}
+
+
+# Functions of OpenCV that draw from a generator of which nothing tells the state, or set it.
+_DRAWS_UNSEEN = ("randn", "randu", "randShuffle", "setRNGSeed")
+
+
+def draws_unseen(function: FunctionType) -> str | None:
+    """Return a function that this one names, and that draws from a generator of which nothing tells the state."""
+    library = sys.modules.get("cv2")
+    if library is None:
+        return None
+    known, code = function.__globals__, function.__code__
+    for name in _DRAWS_UNSEEN:
+        here = {variable for variable, taken in _taken_from_variables(code) if taken == name}
+        is_taken = any(known.get(variable, sys.modules.get(variable)) is library for variable in here)
+        drawing = vars(library).get(name)
+        if is_taken or any(known.get(variable) is drawing for variable in globals_used(code) if drawing):
+            return f"cv2.{name}"
+    return None
+
+
+def gets_at_all(code: CodeType) -> bool:
+    """Whether code gets at variables of its module that it does not name."""
+    return "globals" in globals_used(code) or ("sys", "modules") in _taken_from_variables(code)
+
+
+@functools.lru_cache(maxsize=4096)
+def _taken_from_variables(code: CodeType) -> frozenset[tuple[str, str]]:
+    """Return the variables of which code takes attributes, and these."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _PREFIXES]
+    found = {
+        (one.argval, other.argval)
+        for one, other in itertools.pairwise(steps)
+        if one.opname in _LOADS and other.opname in ("LOAD_ATTR", "LOAD_METHOD")
+    }
+    inner = (_taken_from_variables(each) for each in code.co_consts if isinstance(each, CodeType))
+    return frozenset(found.union(*inner))
 
 
 def set_in_builtins(names: Iterable[str]) -> list[str]:
@@ -87,6 +133,7 @@ def names_used(code: CodeType) -> set[str]:
     return names
 
 
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF", "LOAD_FAST_BORROW")
 _USES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL")
 
 

@@ -15,12 +15,13 @@ import types
 import weakref
 from array import array
 from contextvars import ContextVar
+from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
 
 import numpy as np
 import torch
 
-from foreload.checks import optional, package_of
+from foreload.checks import module_of, optional, package_of
 from foreload.dataset_state.handles import is_open
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.walk import CONTAINERS, leaves, walk
@@ -129,7 +130,7 @@ def is_sealed(value: Any) -> bool:
 
 
 def state_of(value: Any) -> bytes | None:
-    """Return what a library's object says of its state when it is pickled.
+    """Return what an object of a library's, or of the user's compiled code, says of its state when it is pickled.
 
     Returns:
         ``SEALED`` if it does not say; ``TOO_LARGE``; None if its attributes tell, or it is of the user's class.
@@ -176,9 +177,19 @@ def _is_made_in_c(value: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _is_of_library(kind: type) -> bool:
     package = package_of(kind)
-    if not is_installed(package) or package in _KNOWN_PACKAGES or (package, kind.__name__) in _KNOWN_NAMES:
+    is_memory = package == "_cffi_backend" and "CData" in kind.__name__  # of a library's, or one of the user's
+    if (package in _KNOWN_PACKAGES and not is_memory) or (package, kind.__name__) in _KNOWN_NAMES:
+        return False
+    if not is_installed(package) and not any(map(_is_compiled, kind.__mro__)):
         return False
     return not issubclass(kind, (*leaves(), *CONTAINERS, *_KNOWN, _C_DATA))
+
+
+def _is_compiled(kind: type) -> bool:
+    """Whether a class is of a module of the user's that is compiled."""
+    file = optional(sys.modules.get(module_of(kind)), "__file__")
+    is_extension = isinstance(file, str) and file.endswith(tuple(EXTENSION_SUFFIXES))
+    return is_extension and not is_installed(module_of(kind))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -66,7 +66,7 @@ def _variables_of_torch() -> set[ContextVar[Any]]:
     return {value for value in values if type(value) is ContextVar}
 
 
-_CONTEXT, _WARNINGS = "a context variable", "the filter of warnings"
+_CONTEXT, _WARNINGS, _ENVIRON = "a context variable", "the filter of warnings", "os.environ"
 
 _PRESENT: dict[str, Callable[[], Any]] = {
     "the current directory": _folder,
@@ -96,13 +96,21 @@ class Settings:
     """
 
     def __init__(self, *, with_environment: bool) -> None:
-        watched = _PRESENT | ({"os.environ": _environment} if with_environment else {})
+        watched = _PRESENT | ({_ENVIRON: _environment} if with_environment else {})
         self._before = [(name, present, present()) for name, present in watched.items()]
         self._of_torch: set[ContextVar[Any]] = set()
 
     def values(self) -> list[tuple[str, Any]]:
         """Return the settings that another process could have too, by name."""
         return [(name, value) for name, _, value in self._before if name not in (_CONTEXT, _WARNINGS)]
+
+    def changed_by_code(self) -> str | None:
+        """Return the name of what has been set since, of what libraries do not set when they are first used."""
+        known = (_CONTEXT, _WARNINGS, _ENVIRON)
+        changed = (
+            name for name, get, before in self._before if name not in known and not _is_equal(get(), before)
+        )
+        return next(changed, None)
 
     def changed(self) -> str | None:
         """Return the name of what has been set since; None if nothing has."""

@@ -1,18 +1,32 @@
-"""The workers that are tried for a loader, and those that cannot pay."""
+"""The workers that are tried for a loader, what that gave, and those that cannot pay."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
+from foreload.dataset_state.looks.fills import Fills
 from foreload.options import WorkerKind
 from foreload.tune.workload import Workload
 
-__all__ = ["MAX_THREADS", "Candidate", "candidates_of", "look_seconds", "never_pays", "seconds_by_processes"]
+__all__ = [
+    "MAX_THREADS",
+    "Candidate",
+    "Measurement",
+    "Rates",
+    "candidates_of",
+    "look_seconds",
+    "never_pays",
+    "seconds_by_processes",
+]
 
 # The kind and number of workers; none: the thread of the loop.
 Candidate = tuple[WorkerKind, int]
+
+# Samples per second of each.
+Rates = dict[Candidate, float]
 
 # Threads that only wait take no core, so there may be many of them.
 MAX_THREADS = 32
@@ -24,6 +38,33 @@ _HANDOVER_SECONDS, _HANDOVER_SECONDS_PER_BYTE = 2e-6, 1.5e-10
 
 # What a process, and the loop, take of a core to hand a batch over, waking up included.
 _BATCH_SECONDS = 2e-4
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What loading a workload with each candidate gave.
+
+    Attributes:
+        rates: samples per second.
+        missing: the candidates that were to be measured, and were not.
+        sample_bytes: the size of a sample; 0: not measured.
+        trouble: why something is missing.
+        state: why copies of the dataset might load other samples; "": they do not.
+        is_estimated: whether rates but that of the calling thread are estimates.
+        is_pure: whether loading was seen to change nothing in the dataset.
+        fills: hashes of what loading makes in it where nothing was, whichever sample is the first.
+        common: hashes of some samples, if loading opens what they may be read on from.
+    """
+
+    rates: Rates
+    missing: list[Candidate]
+    sample_bytes: float
+    trouble: str
+    state: str = ""
+    is_estimated: bool = False
+    is_pure: bool = False
+    fills: Fills = field(default_factory=dict)
+    common: list[bytes] = field(default_factory=list)
 
 
 def candidates_of(work: Workload, cores: int, seconds: float, busy: float) -> list[Candidate]:

@@ -13,13 +13,12 @@ from dataclasses import replace
 
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
-from foreload.tune.candidates import MAX_THREADS
+from foreload.tune.candidates import MAX_THREADS, Measurement
 from foreload.tune.choice import Choice
 from foreload.tune.measure import (
     MEMORY_SHARE,
     TINY_SAMPLE_SECONDS,
     TOO_LONG,
-    Measurement,
     measure_workers,
 )
 from foreload.tune.workload import Workload
@@ -96,7 +95,7 @@ def _best(measured: Measurement, unmeasured: Choice, size: int) -> Choice:
         if 1 / alone < TINY_SAMPLE_SECONDS:
             return Choice("threads", 0, _too_tiny(alone), rates)
         why = f"an epoch takes {size / alone:.2g} s in one thread"
-        if measured.trouble == TOO_LONG and measured.missing:
+        if measured.trouble in ("", TOO_LONG) and measured.missing:
             kind, number = measured.missing[0]
             return Choice(
                 kind, number, f"a sample takes {1 / alone:.2g} s, too long to try several settings", rates

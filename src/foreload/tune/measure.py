@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
@@ -22,16 +22,25 @@ from typing import Any
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.looks.fills import Fills, opens
+from foreload.dataset_state.looks.fills import opens
 from foreload.dataset_state.shared import why_not_measured
 from foreload.forks.descriptors import Positions, cut_connections
 from foreload.forks.fork import forked
 from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
-from foreload.tune.candidates import Candidate, candidates_of, look_seconds, never_pays, seconds_by_processes
+from foreload.tune.candidates import (
+    Candidate,
+    Measurement,
+    Rates,
+    candidates_of,
+    look_seconds,
+    never_pays,
+    seconds_by_processes,
+)
 from foreload.tune.sample_cost import (
     MIN_EPOCH_SECONDS,
+    SLOW_SECONDS,
     common_samples,
     made_by_others,
     note_questions,
@@ -41,10 +50,7 @@ from foreload.tune.sample_cost import (
 )
 from foreload.tune.workload import NotWanted, Turns, Workload
 
-__all__ = ["MEMORY_SHARE", "TINY_SAMPLE_SECONDS", "TOO_LONG", "Measurement", "Rates", "measure_workers"]
-
-# Samples per second of each.
-Rates = dict[Candidate, float]
+__all__ = ["MEMORY_SHARE", "TINY_SAMPLE_SECONDS", "TOO_LONG", "measure_workers"]
 
 # The part of the memory that unfinished batches may take, and that all candidates may take together.
 MEMORY_SHARE = 0.25
@@ -61,6 +67,7 @@ _IS_ESTIMATED, _IS_PURE, _FILLS, _COMMON = "is estimated", "is pure", "fills", "
 
 # Why copies of a dataset might load other samples.
 _MADE = "loading sets {!r} when it is first needed: {}"
+_SLOW = "samples take too long to load some of them again and compare them"
 _OTHERS, _READS_ON = "it differs with the sample that is the first", "samples may depend on those before, then"
 
 # In epochs shorter than this, only what is not clear is tried.
@@ -68,6 +75,9 @@ _LONG_EPOCH_SECONDS = 4.0
 
 # In epochs from this length on, some batches are made to see what a sample takes in them.
 _MIN_GLANCED_SECONDS = 0.1
+
+# If a sample takes longer, none are loaded again where loading opens something, to see whether they are the same.
+_MAX_COMMON_SECONDS = 0.25
 
 # An estimate: until forked processes have begun; and the part of the calling thread's time that an epoch may take
 # for processes to be chosen, and for that to be clear.
@@ -87,33 +97,6 @@ _BATCH_SECONDS = 0.005
 _BATCHES_PER_WORKER = 4
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What loading a workload with each candidate gave.
-
-    Attributes:
-        rates: samples per second.
-        missing: the candidates that were to be measured, and were not.
-        sample_bytes: the size of a sample; 0: not measured.
-        trouble: why something is missing.
-        state: why copies of the dataset might load other samples; "": they do not.
-        is_estimated: whether rates but that of the calling thread are estimates.
-        is_pure: whether loading was seen to change nothing in the dataset.
-        fills: hashes of what loading makes in it where nothing was, whichever sample is the first.
-        common: hashes of some samples, if loading opens what they may be read on from.
-    """
-
-    rates: Rates
-    missing: list[Candidate]
-    sample_bytes: float
-    trouble: str
-    state: str = ""
-    is_estimated: bool = False
-    is_pure: bool = False
-    fills: Fills = field(default_factory=dict)
-    common: list[bytes] = field(default_factory=list)
-
-
 # Measures something in a fork: yields names and values.
 _Measure = Callable[[Workload], Iterator[tuple[Any, Any]]]
 
@@ -128,8 +111,9 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
     measured = _in_fork(work, partial(_measure, cores=cores))
     if measured.state or not measured.fills:
         return measured
-    # (What the first fork has made there, it cannot make again.)
-    other = _in_fork(work, partial(_make, common=len(measured.common)))
+    # What the first fork has made there, it cannot make again. (Nor could another, where samples took too long.)
+    is_late = measured.trouble == TOO_LONG
+    other = measured if is_late else _in_fork(work, partial(_make, common=len(measured.common)))
     fills = {name: made for name, made in measured.fills.items() if made in (b"", other.fills.get(name))}
     differing = min(other.fills.keys() & measured.fills.keys() - fills.keys(), default=None)
     is_same = measured.common == other.common
@@ -222,7 +206,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     unsent: list[str] = []
     seconds, busy, sending = sample_cost(work, size, watch, unsent)
     work = replace(work, sending=sending)
-    state = (yield from _made(work, held)) or state or why_changed(watch, asked, positions)
+    state = (yield from _made(work, held, seconds)) or state or why_changed(watch, asked, positions)
     if unsent and not state:
         state = unsent[0]
         yield _IS_PURE, True
@@ -230,6 +214,9 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield _STATE, state
         return
     yield ("threads", 0), 1 / seconds
+    if seconds > SLOW_SECONDS:  # trying any setting would take too long
+        yield _CANDIDATES, candidates_of(work, cores, seconds, busy)
+        return
     if size * seconds < _MIN_GLANCED_SECONDS:
         yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
         return
@@ -266,12 +253,20 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
 
 
-def _made(work: Workload, held: CopiedState) -> Generator[tuple[Any, Any], None, str]:
-    """Yield what loading has made; return why copies of the dataset might go on from it in other ways, or ""."""
+def _made(work: Workload, held: CopiedState, seconds: float) -> Generator[tuple[Any, Any], None, str]:
+    """Yield what loading has made; return why copies of the dataset might go on from it in other ways, or "".
+
+    Args:
+        work: what is loaded.
+        held: what it was made in.
+        seconds: what a sample takes.
+    """
     made = held.made()
     yield _FILLS, made
     if not opens(made):
         return ""
+    if seconds > _MAX_COMMON_SECONDS:
+        return _MADE.format(min(made).name, _SLOW)
     common = common_samples(work)
     yield _COMMON, common
     return "" if common_samples(work, len(common)) == common else _MADE.format(min(made).name, _READS_ON)

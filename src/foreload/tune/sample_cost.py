@@ -26,6 +26,7 @@ from foreload.tune.workload import STRIDE, Sending, Workload
 
 __all__ = [
     "MIN_EPOCH_SECONDS",
+    "SLOW_SECONDS",
     "common_samples",
     "made_by_others",
     "note_questions",
@@ -44,7 +45,7 @@ MIN_EPOCH_SECONDS = 1.0
 
 # The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
 _COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
-_SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
+SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
 _FEWEST_SAMPLES = 3
 
 # The samples that show what loading makes in the dataset.
@@ -81,16 +82,16 @@ def sample_cost(
     reasons += _why_not_sent(work, first, [kept])
     done = 1
     watch.look()
-    if taken + one <= _SLOW_SECONDS:
+    if taken + one <= SLOW_SECONDS:
         one = _timed(collate, [dataset[0]])[1]
-    if taken <= _SLOW_SECONDS:
+    if taken <= SLOW_SECONDS:
         taken, loading, done = 0.0, 0.0, 0
     slowest, sample = 0.0, None
     started, busy = time.perf_counter() - taken, _busy_seconds() - loading
     while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
         others = taken - slowest
         is_short = others > _SHORT_COST_SECONDS and others / max(1, done) * size < MIN_EPOCH_SECONDS / 4
-        if (done and taken > _SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
+        if (done and taken > SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
             break
         done += 1
         sample = dataset[(done * STRIDE + 1) % size]
@@ -101,7 +102,7 @@ def sample_cost(
     sample = None  # whose references would count
     cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
-    most = max(2, min(work.batch_size or 1, int(_SLOW_SECONDS / max(one, 1e-6))))
+    most = max(2, min(work.batch_size or 1, int(SLOW_SECONDS / max(one, 1e-6))))
     several: list[Any] = [*_collating(collate, kept[:most], one, work.batch_size or 1)]
     collating = several[-1]
     watch.look()

@@ -19,12 +19,12 @@ import torch
 
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.digest import checksum, digest
-from foreload.dataset_state.handles import handle_kind
+from foreload.dataset_state.handles import handle_kind, is_open, is_written
 from foreload.dataset_state.looks.containers import ATOMS, Unordered
 from foreload.dataset_state.looks.numbers import memory_of, spread
 from foreload.dataset_state.looks.path import Place
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
-from foreload.dataset_state.walk import find_open_file
+from foreload.dataset_state.walk import walk
 
 __all__ = ["Fills", "content_of", "contents_of", "may_fill", "opens"]
 
@@ -66,16 +66,22 @@ def may_fill(place: Place, value: Any, fills: Fills) -> bool:
         fills: what is known to be made, whichever sample is the first.
     """
     known = _known(value)
-    if known:
+    if place in fills or known:
         return fills.get(place) == known
     # Of several files in a container, perhaps only some were needed when it was measured.
-    return any(other[:3] == place[:3] for other, made in fills.items() if not made)
+    is_beside = any(other[:3] == place[:3] for other, made in fills.items() if not made)
+    return is_beside and bool(handle_kind(value))
 
 
 def _known(value: Any) -> bytes:
+    if is_written(value):  # what one process writes is not what all would
+        return os.urandom(16)
     if _is_opened(value):
         return b""
-    return (_CLOSED if find_open_file(value) is None else _OPEN) + content_of(value)
+    opened = [each for _, each in walk(value) if is_open(each)]
+    if any(map(is_written, opened)):
+        return os.urandom(16)
+    return (_OPEN if opened else _CLOSED) + content_of(value)
 
 
 def _is_opened(value: Any) -> bool:

@@ -24,20 +24,29 @@ _SHORT_BYTES = 1 << 16
 
 
 class Numbers:
-    """A look at the numbers of a tensor or an array, and at whether a tensor without attributes has got some."""
+    """A look at the numbers of a tensor or an array, and at whether a tensor without attributes has got some.
 
-    def __init__(self, name: str, value: Any) -> None:
-        self.name, self._value = name, value
+    Args:
+        name: of what is looked at.
+        value: it.
+        most: the bytes that may be compared as a whole, which takes a copy of them.
+    """
+
+    def __init__(self, name: str, value: Any, most: int = _MOST_BYTES) -> None:
+        self.name, self._value, self._most = name, value, min(most, _MOST_BYTES)
         self._is_bare = isinstance(value, torch.Tensor) and not _attributes_of(value)
         self.renew()
 
     def renew(self) -> None:
+        self._form, self._grad = _form_of(self._value), _grad_of(self._value)
         self._before = _whose_memory(self._value)
-        self._are_same = list(numbers_of(self._value))
+        self._are_same = list(numbers_of(self._value, self._most))
 
     def changed(self) -> str | None:
         if self._is_bare and self._value.__dict__ and (own := _attributes_of(self._value)):
             return own[0]
+        if self._form != _form_of(self._value) or self._grad is not _grad_of(self._value):
+            return self.name
         return None if all(is_same() for is_same in self._are_same) else self.name
 
     def made(self) -> None:
@@ -53,6 +62,18 @@ class Numbers:
             return
         if now[1] is before[1] and now[2] == before[2]:
             self.renew()
+
+
+def _form_of(value: Any) -> tuple[Any, ...]:
+    """Return what says how the numbers of an array or a tensor are to be taken."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.strides, value.dtype, value.flags.writeable
+    strides = value.stride() if value.layout is torch.strided and not value.is_nested else None
+    return tuple(value.shape) if strides is not None else (), strides, value.dtype, value.requires_grad
+
+
+def _grad_of(value: Any) -> Any:
+    return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None  # (to ask others warns)
 
 
 def is_of_compiler(name: str) -> bool:
@@ -73,8 +94,8 @@ def _whose_memory(value: Any) -> tuple[bool, Any, int | None] | None:
     return None
 
 
-def numbers_of(value: Any) -> Iterator[IsSame]:
-    """Compare the numbers of a tensor or an array, all of them unless they are many."""
+def numbers_of(value: Any, most: int = _MOST_BYTES) -> Iterator[IsSame]:
+    """Compare the numbers of a tensor or an array, all of them unless they take more than ``most`` bytes."""
     numbers: Any = value
     if isinstance(value, torch.Tensor):
         version, place = tensor_version(value), _place(value)
@@ -97,13 +118,13 @@ def numbers_of(value: Any) -> Iterator[IsSame]:
         in_file = True
         if not file.writable:
             return
-    if numbers.nbytes <= _MOST_BYTES and not (numbers.flags.c_contiguous or in_file):
+    if numbers.nbytes <= most and not (numbers.flags.c_contiguous or in_file):
         numbers = numbers.transpose(np.argsort(numbers.strides)[::-1])
         if not numbers.flags.c_contiguous:
             apart = numbers.tobytes()
             yield lambda: bool(numbers.tobytes() == apart)
             return
-    if numbers.nbytes <= _MOST_BYTES and not in_file:
+    if numbers.nbytes <= most and not in_file:
         flat = numbers.reshape(-1).view(np.uint8)
         if numbers.nbytes <= _SHORT_BYTES:
             before = flat.tobytes()
