@@ -297,7 +297,7 @@ def test_tar_shards_are_decoded_too(tmp_path: Path) -> None:
 
 def test_a_batch_holds_files_and_plans(files: list[Path]) -> None:
     dataset = fl.ImageDataset(files, transform=transforms.train(SIZE), decode=ByPillow())
-    spec = load(dataset, device="cpu").batch_spec
+    spec = load(dataset, device="cpu")._fl_batch_spec
     assembly = dataset.batch_assembly(spec, (4, 1), Buffers())
     assert assembly is not None
     batch = assembly.start([3, 17, 8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import shutil
 import threading
@@ -241,11 +242,11 @@ def test_as_many_ask_as_hide_the_latency(folder: Path, serve: Any) -> None:
             loader = fl.DataLoader(seen, batch_size)
             next(iter(loader))
             assert loader.num_workers == count
-            assert not loader.by_processes
+            assert not loader._fl_by_processes
             assert "server" in loader.stats()["workers"]["why"]
     given = fl.DataLoader(dataset, 64, num_workers=3)
     next(iter(given))
-    assert (given.num_workers, given.by_processes) == (3, False)
+    assert (given.num_workers, given._fl_by_processes) == (3, False)
     drawn = BatchSampler(RandomSampler(dataset), 128, False)
     sampled = fl.DataLoader(dataset, batch_sampler=drawn, workers="threads")
     assert right(samples(sampled))
@@ -275,6 +276,9 @@ def test_arguments_that_make_no_sense(folder: Path, monkeypatch: pytest.MonkeyPa
         fl.TarDataset(["http://127.0.0.1:9/a.tar", str(folder / "s-0.tar")])
     with pytest.raises(TypeError, match=r"storage: .*'30 seconds'"):
         fl.TarDataset("s3://b/a.tar", storage={"client_options": {"timeout": object()}})
+    for kind, storage in itertools.product((fl.TarDataset, fl.TarStream, fl.ImageDataset), ("abc", [("a", 1)], 3)):
+        with pytest.raises(TypeError, match=r"storage must be a dict of options, .* got (str|list|int)$"):
+            kind("s3://b/a.tar", storage=storage)  # type: ignore[arg-type]
     with pytest.raises(OSError, match=r"storage: .*'nonsense'.*s3://b/a\.tar"):
         fl.TarDataset("s3://b/a.tar", storage={"nonsense": "1"})
     with pytest.raises(OSError, match=r"ftp://b/a\.tar"):

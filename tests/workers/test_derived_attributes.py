@@ -34,6 +34,12 @@ OWN = {
     "restarts": 5,
     "recorder": print,
     "published": True,
+    "skip": 5,
+    "spans": [(0, 3)],
+    "crew": "night",
+    "sample_cache": {},
+    "batch_spec": 5,
+    "by_processes": "some",
     **dict.fromkeys(
         ("_close", "_count", "_epoch", "_errors", "_memory", "_reset", "_running", "_state", "_view"), 0
     ),
@@ -210,3 +216,30 @@ def test_loaders_that_frameworks_build_of_attributes_have_the_options() -> None:
     built = Loader(**{**read, "sampler": SequentialSampler(LISTED), "batch_sampler": None})
     assert [batch.tolist() for batch in built] == [[1, -2]]
     assert [batch.tolist() for batch in Loader(**{**read, "batch_sampler": None})] == [[1, -2]]
+
+
+@pytest.mark.parametrize("name", ["spans", "crew", "sample_cache", "batch_spec", "by_processes"])
+def test_a_plain_loader_may_get_an_attribute_of_any_name(name: str) -> None:
+    loader: Any = fl.DataLoader(Numbers(), 4, num_workers=0)
+    setattr(loader, name, OWN[name])
+    assert getattr(loader, name) is OWN[name]
+    assert epochs(loader) == epochs(TorchDataLoader(Numbers(), 4))
+
+
+@pytest.mark.parametrize("name", ["spans", "crew", "sample_cache", "batch_spec", "by_processes"])
+def test_a_derived_class_may_have_a_method_of_any_name(name: str) -> None:
+    kind = type("Loader", (fl.DataLoader,), {name: lambda self: 5})
+    loader: Any = kind(Numbers(), 4, num_workers=0)
+    assert epochs(loader) == epochs(TorchDataLoader(Numbers(), 4))
+    assert getattr(loader, name)() == 5
+
+
+def test_a_derived_class_may_take_all_attributes_of_a_loader() -> None:
+    def copied(base: Any) -> Any:
+        class Loader(base):  # type: ignore[misc]
+            def __init__(self, loader: Any) -> None:
+                self.__dict__.update(loader.__dict__)
+
+        return Loader(base(Numbers(), batch_size=4, shuffle=True))
+
+    assert epochs(copied(fl.DataLoader)) == epochs(copied(TorchDataLoader))

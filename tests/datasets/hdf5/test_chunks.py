@@ -49,7 +49,7 @@ def test_each_chunk_is_decoded_once_for_the_batches_in_the_making(
     path: Path, reads: list[tuple[str, int]]
 ) -> None:
     dataset = fl.HDF5Dataset(path)
-    assembly = dataset.batch_assembly(fl.DataLoader(dataset, 10).batch_spec, (0, 0), Buffers())
+    assembly = dataset.batch_assembly(fl.DataLoader(dataset, 10)._fl_batch_spec, (0, 0), Buffers())
     assert assembly is not None
     assert assembly.depth == window._MOST
     order = np.random.default_rng(0).permutation(300).reshape(30, 10)
@@ -72,7 +72,7 @@ def test_a_window_that_moves_decodes_a_chunk_again_only_when_it_is_through(
 ) -> None:
     data = write(tmp_path / "rows.h5", 4000, chunks=(20, 6, 5), **GZIP)
     dataset = fl.HDF5Dataset(tmp_path / "rows.h5")
-    assembly = dataset.batch_assembly(fl.DataLoader(dataset, 10).batch_spec, (0, 0), Buffers())
+    assembly = dataset.batch_assembly(fl.DataLoader(dataset, 10)._fl_batch_spec, (0, 0), Buffers())
     assert assembly is not None
     order = np.random.default_rng(0).permutation(4000).reshape(400, 10)
     making = [assembly.start(indices) for indices in order[:40]]

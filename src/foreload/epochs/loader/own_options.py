@@ -17,7 +17,7 @@ from foreload.record.recorder import Recorder
 from foreload.record.restart import Restart
 from foreload.workers.spec import Workers
 
-__all__ = ["OwnOptions", "Unlisted", "WithOwnOptions", "check_sample_transform", "is_own"]
+__all__ = ["OwnOptions", "Shown", "Unlisted", "WithOwnOptions", "check_sample_transform", "is_own"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -93,6 +93,26 @@ class Unlisted(Generic[T]):
             own.pop(self._name, None)
 
 
+class Shown(Generic[T]):
+    """A property that gives way to what a derived class, or a user of the loader, keeps under its name.
+
+    >>> class Loader:
+    ...     @Shown
+    ...     def spans(self): return ["recorded"]
+    >>> loader, other = Loader(), Loader()
+    >>> other.spans = [(0, 3)]
+    >>> loader.spans, other.spans
+    (['recorded'], [(0, 3)])
+    """
+
+    def __init__(self, get: Callable[[Any], T]) -> None:
+        self._get, self.__doc__ = get, get.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        """Return what is shown."""
+        return self if instance is None else self._get(instance)  # type: ignore[return-value]
+
+
 class WithOwnOptions(TorchDataLoader[T_co]):
     """A torch DataLoader with options of foreload's, which are attributes too.
 
@@ -140,7 +160,8 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         if type(self) in _plain or is_own(type(self)):
             _plain.add(type(self))
             return self  # type: ignore[return-value]
-        options: Any = vars(self).get("_foreload")
+        own = vars(self)
+        options: Any = own.get("_foreload", self if "_fl_crew" in own else None)  # copied from a plain loader's
         if options is None:  # a wrapper that calls no constructor has a __getattr__ of its own
             raise AttributeError(
                 f"{type(self).__name__} has no options, as its constructor did not call the loader's"

@@ -19,7 +19,7 @@ from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor
 from foreload.epochs.loader.order import LoaderOrder, OrderSpec, batch_size_of
-from foreload.epochs.loader.own_options import is_own
+from foreload.epochs.loader.own_options import Shown, is_own
 from foreload.epochs.progress import watch_progress
 from foreload.epochs.torch_names import KeptOfLoader
 from foreload.epochs.turn import Turn
@@ -81,23 +81,23 @@ class EpochSource(LoaderOrder[T_co]):
         is_open = self.prefetch_factor is None and (self._fl_auto_workers or self._fl_count > 0)
         return 2 if is_open else self.prefetch_factor  # 2: torch's own
 
-    @property
+    @Shown
     def spans(self) -> Spans:
         """The spans of all workers: what each did, and when."""
         return self._fl_recorder.spans
 
-    @property
+    @Shown
     def crew(self) -> Crew:
         """The workers."""
         return self._fl_crew
 
-    @property
+    @Shown
     def sample_cache(self) -> LoaderCache | None:
         """The cache of samples; None without ``cache=``, and before the first epoch."""
         return self._fl_open.cache
 
     @property
-    def by_processes(self) -> bool:
+    def _fl_by_processes(self) -> bool:
         """Whether other processes load the samples, each with a copy of the dataset."""
         return self._fl_crew.kind(self._foreload.workers, self._fl_count) in ("processes", "ray")
 
@@ -204,7 +204,7 @@ class EpochSource(LoaderOrder[T_co]):
         return iter(make(self._fl_view, collate_fn=self.collate_fn, **how))
 
     def _fl_open_cache(self) -> LoaderCache | None:
-        self._fl_open.drop_outdated(has_copies=self.by_processes and self._fl_crew.has_pool)
+        self._fl_open.drop_outdated(has_copies=self._fl_by_processes and self._fl_crew.has_pool)
         options = self._foreload
         if options.cache is not None and self._fl_open.cache is None:
             spec = self._fl_cache_spec()
@@ -228,7 +228,7 @@ class EpochSource(LoaderOrder[T_co]):
 
     def _fl_order_spec(self) -> OrderSpec:
         options, cursor = self._foreload, self._fl_cursor
-        sampler, is_batched, by_processes = index_sampler(self), auto_collates(self), self.by_processes
+        sampler, is_batched, by_processes = index_sampler(self), auto_collates(self), self._fl_by_processes
         has_parts = by_processes or is_instance(self.dataset, IterableDataset)
         has_copies = self._fl_count > 0 and (by_processes or (has_parts and not self._fl_auto_workers))
         return OrderSpec(
@@ -254,11 +254,11 @@ class EpochSource(LoaderOrder[T_co]):
         from foreload.cache.loader_cache import CacheSpec
 
         sampler, size, count = index_sampler(self), self.batch_size, self.num_workers
-        seeds = not self.persistent_workers
-        return CacheSpec(self.dataset, sampler, self._fl_memory, size, count, self.by_processes, draws_seed=seeds)
+        kind, seeds = self._fl_by_processes, not self.persistent_workers
+        return CacheSpec(self.dataset, sampler, self._fl_memory, size, count, kind, draws_seed=seeds)
 
     @property
-    def batch_spec(self) -> BatchSpec:
+    def _fl_batch_spec(self) -> BatchSpec:
         """How the batches of this loader are made."""
         sampler, is_batched, options = index_sampler(self), auto_collates(self), self._foreload
         return BatchSpec(
@@ -282,7 +282,7 @@ class EpochSource(LoaderOrder[T_co]):
         return CrewSpec(
             self.dataset,
             view,
-            self.batch_spec,
+            self._fl_batch_spec,
             self._foreload.workers,
             self._fl_count,
             self._fl_auto_workers,

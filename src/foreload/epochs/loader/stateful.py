@@ -193,7 +193,9 @@ class StatefulSource(EpochSource[T_co]):
     @skip.setter
     def skip(self, skip: Skip | Sequence[Skip] | None) -> None:
         is_own_class = is_own(type(self))
-        if is_own_class or "_fl_skip" in vars(self):  # else it is a derived class's own, before the constructor
+        # Else it is a derived class's own: before the constructor, or nothing like what the loader takes.
+        is_option = "_fl_skip" in vars(self) and isinstance(skip, (Skip, list, tuple, type(None)))
+        if is_own_class or is_option:
             self._fl_skip = check_skip(skip, self.dataset)
             self._fl_drop_begun()
         self.__dict__["skip"] = self._fl_skip if is_own_class else skip
