@@ -115,14 +115,63 @@ def test_colour_jitter_stays_in_its_range() -> None:
         {"color_jitter": (0, 0, 0, 0.6)},
         {"std": (0, 1, 1)},
         {"mode": "quick"},
+        {"scale": ("a", "b")},
+        {"scale": "ab"},
+        {"scale": b"ab"},
+        {"scale": (np.ones(2), 1)},
+        {"ratio": (1, None)},
+        {"mean": (10**400, 0, 0)},
+        {"mean": ("a", "b", "c")},
+        {"color_jitter": (1e300, 0, 0, 0)},
+    ],
+    ids=lambda arguments: str(arguments)[:40],
+)
+def test_wrong_values_of_transforms_are_named(arguments: dict[str, Any]) -> None:
+    name = next(iter(arguments))
+    with pytest.raises((ValueError, TypeError), match=rf"^(mean and )?{name} (must|need|is)|^mean and std need"):
+        transforms.train(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "words"),
+    [
+        (100, ValueError, "must be from 224 to 2147483647 pixels, got 100"),
+        (2**31, ValueError, "must be from 224 to 2147483647 pixels, got 2147483648"),
+        ("a", TypeError, "must be an int, got 'a'"),
+        (256.0, TypeError, "must be an int, got 256.0"),
+        (True, TypeError, "must be an int, got True"),
     ],
     ids=str,
 )
-def test_wrong_values_of_transforms_are_named(arguments: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError), match=next(iter(arguments))):
-        transforms.train(**arguments)
-    with pytest.raises(ValueError, match="resize"):
-        transforms.val(224, resize=100)
+def test_a_shorter_side_that_makes_no_sense_is_named(value: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=f"^resize {words}"):
+        transforms.val(224, resize=value)
+    with pytest.raises(error, match=f"^shorter {words}"):
+        transforms.ImageTransform(crop="center", size=(224, 200), shorter=value)
+
+
+def test_a_shorter_side_may_be_a_number_of_numpy() -> None:
+    assert transforms.val(224, resize=np.int64(256)) == transforms.val(224)  # type: ignore[arg-type]
+    assert type(transforms.val(224, resize=np.int64(256)).shorter) is int  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [transforms.train, transforms.val, transforms.train_small, transforms.val_small])
+@pytest.mark.parametrize(
+    ("mean", "std"),
+    [
+        ((1e300, 0, 0), (1, 1, 1)),
+        ((0, 0, 0), (1e-300, 1, 1)),
+        ((0, 0, 0), (1, 1e-39, 1)),
+        ((0, 0, 0), (1, 1, 1e300)),
+        ((0, 3e38, 0), (1, 0.5, 1)),
+    ],
+    ids=str,
+)
+def test_colours_that_become_no_finite_pixels_are_refused(make: Any, mean: Any, std: Any) -> None:
+    with pytest.raises(ValueError, match=r"mean and std need three finite numbers.*in float32"):
+        make(32, mean=mean, std=std)
+    with pytest.raises(ValueError, match="mean and std need"):
+        transforms.Normalize(mean=mean, std=std)
 
 
 def test_any_callable_is_a_transform(photos: Path) -> None:

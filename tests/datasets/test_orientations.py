@@ -12,6 +12,7 @@ from PIL import Image
 import foreload as fl
 from foreload import _native, transforms
 from foreload.datasets.images.decode import decode_image
+from foreload.errors import DecodeError
 from tests.conftest import jpeg, photo
 from tests.datasets.test_damaged_images import by_pillow, crop, crop_of
 
@@ -111,12 +112,25 @@ def test_an_image_is_turned_as_pillow_turns_it(said: bytes, tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize("marker", [0x00, 0x01, *range(0xC8, 0xE2), *range(0xF0, 0x100)])
+@pytest.mark.parametrize("fill", [b"", b"\xff\xff", b"\xff\xd3"], ids=["", "filled", "after another"])
+def test_a_marker_before_the_exif_block_is_passed_over_if_pillow_does(marker: int, fill: bytes) -> None:
+    data = PHOTO[:2] + fill + bytes([0xFF, marker]) + exif(turn(6)) + PHOTO[2:]
+    expected = by_pillow(data)
+    if expected is None:
+        with pytest.raises(DecodeError):
+            decode_image(data)
+    else:
+        assert np.array_equal(decode_image(data), expected)
+
+
 def test_a_usual_orientation_needs_no_other_decoder() -> None:
     def refuse(path: str, data: bytes) -> np.ndarray:
         raise AssertionError(path)
 
     usual = [exif(turn(value)) for value in range(1, 9)]
     usual += [exif(turn(6)) + xmp(b'tiff:Orientation="6"'), xmp(b"<x/>"), exif(turn(3, ">"), head=b"MM\0*"), b""]
+    usual += [b"\xff\xd0" + exif(turn(6)), b"\xff\xff" + exif(turn(6)), b"\xff\xff\xff\xd7" + exif(turn(6))]
     for said in usual:
         data = PHOTO[:2] + said + PHOTO[2:]
         assert np.array_equal(_native.decode_rgb("one", data, refuse), by_pillow(data))  # type: ignore[arg-type]

@@ -326,3 +326,19 @@ def test_more_images_may_be_kept_than_any_folder_has(files: list[str]) -> None:
     images = fl.ImageDataset(files, labels=[0, 1], image_size=2, cache_size=10**30)
     assert images[1][1] == 1
     assert images.cache_size == 10**30
+
+
+def test_pack_names_its_own_argument(files: list[str], tmp_path: Path) -> None:
+    (tmp_path / "empty" / "a").mkdir(parents=True)
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (tmp_path / "none", FileNotFoundError, "there is no folder"),
+        (files[0], NotADirectoryError, ".* is a file"),
+        (tmp_path / "empty", FileNotFoundError, "no file in class folder"),
+        (tmp_path / "empty" / "a", FileNotFoundError, "no file in"),
+        ([], ValueError, "is an empty list"),
+        (3, TypeError, "must be a folder"),
+        (set(files), TypeError, r"is a set.*sorted\(source\)"),
+    ]
+    for source, error, words in wrong:
+        with pytest.raises(error, match=f"^source:? {words}"):
+            fl.pack(source, tmp_path / "shards")

@@ -84,6 +84,28 @@ def test_no_bar_is_left_over_after_an_exception(terminal: Any, error: type[BaseE
     assert there.screen == []
 
 
+def refused_shard(folder: Path) -> None:
+    (folder / "a.tar").write_bytes(b"no tar" * 300)
+    fl.TarDataset(folder / "a.tar")
+
+
+def refused_sample(folder: Path) -> None:
+    fl.CachedDataset(Subset([(1,)], [5]))
+
+
+@pytest.mark.parametrize("work", [refused_shard, refused_sample])
+def test_no_bar_outlives_work_that_fails(
+    work: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, end, shown = Progress.__enter__, Progress.__exit__, []
+    monkeypatch.setattr(Progress, "__enter__", lambda self: shown.append(self) or begin(self))
+    monkeypatch.setattr(Progress, "__exit__", lambda self, *error: shown.remove(self) or end(self, *error))
+    with pytest.raises((OSError, IndexError)) as caught:
+        work(tmp_path)
+    assert caught.value.__traceback__ is not None  # with the frames of the work, as in a notebook
+    assert shown == []
+
+
 def test_nothing_is_written_where_there_is_no_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import foreload as fl
-from tests.remote.web_server import COUNT, EACH, SHARDS, noise, right, samples_of, write_shard
+from tests.remote.web_server import COUNT, EACH, SHARDS, Handler, noise, right, samples_of, write_shard
 
 pytest.importorskip("obstore")
 
@@ -94,6 +95,72 @@ def test_an_index_that_is_too_long_for_its_shard_is_not_read(serve: Any, tmp_pat
         shards = fl.TarDataset(server.url("a.tar"))
     assert [sample["bin"] for sample in samples_of(shards)] == contents
     assert ("GET", "a.tar.idx") not in server.asked
+
+
+def page_without_ranges(handler: Handler, page: bytes) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(page)))
+    handler.end_headers()
+    if handler.command == "GET":
+        handler.wfile.write(page)
+
+
+PAGES: dict[str, Callable[[Handler, bytes], None]] = {
+    "without ranges": page_without_ranges,
+    "by ranges": lambda handler, page: handler.answer(page, *handler.wanted(len(page))),
+    "without a length": lambda handler, page: handler.refuse(200, Transfer_Encoding="chunked"),
+}
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_a_page_in_place_of_an_index_is_no_index(kind: str, serve: Any, tmp_path: Path) -> None:
+    contents = [noise(number, 700) for number in range(9)]
+    write_shard(tmp_path / "a.tar", contents)
+    server = serve(tmp_path)
+
+    def answer(handler: Handler) -> bool:
+        if handler.path.endswith(".tar"):
+            return False
+        PAGES[kind](handler, b"<html>there is no such page</html>" * 30)
+        return True
+
+    server.fault = answer
+    with pytest.warns(UserWarning, match=r"1 of 1 shards were read to index them.*refused.*a\.tar\.idx"):
+        shards = fl.TarDataset(server.url("a.tar"))
+    assert [sample["bin"] for sample in samples_of(shards)] == contents
+    assert shards.shards.classes == list("0123456")
+
+
+def test_another_page_each_time_is_no_index(serve: Any, tmp_path: Path) -> None:
+    contents = [noise(number, 700) for number in range(9)]
+    write_shard(tmp_path / "a.tar", contents)
+    server = serve(tmp_path)
+
+    def answer(handler: Handler) -> bool:
+        if handler.path.endswith(".idx"):
+            page = f"<html>{'no' * len(server.asked)}</html>".encode()
+            handler.answer(page, *handler.wanted(len(page)))
+        return handler.path.endswith(".idx")
+
+    server.fault = answer
+    with pytest.warns(UserWarning, match="1 of 1 shards were read to index them"):
+        shards = fl.TarDataset(server.url("a.tar"))
+    assert [sample["bin"] for sample in samples_of(shards)] == contents
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_fails_at_the_index_is_an_error(serve: Any, tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.tar", [noise(1, 700)])
+    server = serve(tmp_path)
+
+    def cut(handler: Handler) -> bool:
+        if handler.path.endswith(".idx"):
+            handler.cut()
+        return handler.path.endswith(".idx")
+
+    server.fault = cut
+    with pytest.raises(OSError, match=r"fails again and again.*a\.tar\.idx"):
+        fl.TarDataset(server.url("a.tar"))
 
 
 @pytest.mark.slow

@@ -278,7 +278,7 @@ def test_arguments_that_make_no_sense(folder: Path, monkeypatch: pytest.MonkeyPa
         fl.TarDataset("s3://b/a.tar", storage={"client_options": {"timeout": object()}})
     for kind, storage in itertools.product((fl.TarDataset, fl.TarStream, fl.ImageDataset), ("abc", [("a", 1)], 3)):
         with pytest.raises(TypeError, match=r"storage must be a dict of options, .* got (str|list|int)$"):
-            kind("s3://b/a.tar", storage=storage)  # type: ignore[arg-type]
+            kind("s3://b/a.tar", storage=storage)
     with pytest.raises(OSError, match=r"storage: .*'nonsense'.*s3://b/a\.tar"):
         fl.TarDataset("s3://b/a.tar", storage={"nonsense": "1"})
     with pytest.raises(OSError, match=r"ftp://b/a\.tar"):

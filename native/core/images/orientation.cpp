@@ -81,6 +81,15 @@ bool contains(std::span<const uint8_t> bytes, std::string_view text) {
   return std::search(bytes.begin(), bytes.end(), text.begin(), text.end()) != bytes.end();
 }
 
+// Pillow refuses what comes before this one.
+constexpr uint8_t kFirstMarker = 0xC0;
+
+// Whether Pillow reads no length behind a marker: JPG, restarts, the image's begin and end, and JPG0 to
+// JPG13.
+bool stands_alone(uint8_t marker) {
+  return marker == 0xC8 || (marker >= 0xD0 && marker <= 0xD9) || (marker >= 0xF0 && marker <= 0xFD);
+}
+
 }  // namespace
 
 std::optional<int> exif_orientation(std::span<const uint8_t> jpeg) {
@@ -89,15 +98,20 @@ std::optional<int> exif_orientation(std::span<const uint8_t> jpeg) {
   size_t at = 2;
   std::optional<Said> exif;
   bool is_in_xmp = false;
-  while (at + 4 <= jpeg.size() && jpeg[at] == 0xFF) {
+  while (at + 4 <= jpeg.size()) {
     const uint8_t marker = jpeg[at + 1];
-    if (marker == 0xFF) {  // a fill byte
+    // Bytes between segments, fill bytes among them, are passed over.
+    if (jpeg[at] != 0xFF || marker == 0xFF) {
       ++at;
+      continue;
+    }
+    if (marker == 0 || stands_alone(marker)) {
+      at += 2;
       continue;
     }
     if (marker == kStartOfScan) break;
     const size_t length = size_t{jpeg[at + 2]} << 8 | jpeg[at + 3];
-    if (length < 2 || at + 2 + length > jpeg.size()) break;
+    if (marker < kFirstMarker || length < 2 || at + 2 + length > jpeg.size()) return std::nullopt;
     const auto segment = jpeg.subspan(at + 4, length - 2);
     if (marker == kApp1 && begins_with(segment, "Exif\0\0"sv)) {
       if (exif) return std::nullopt;  // continued

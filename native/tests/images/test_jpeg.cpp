@@ -1,5 +1,6 @@
 // A box decodes to the same pixels as the whole picture does.
 #include <cstring>
+#include <initializer_list>
 
 #include "check.hpp"
 #include "jpeg.hpp"
@@ -99,6 +100,22 @@ void check_borrowed_tables() {
   }
 }
 
+// What Pillow passes over before the Exif block hides no orientation; what it refuses is left to it.
+void check_orientation_behind_marks() {
+  const auto behind = [](std::initializer_list<uint8_t> bytes) {
+    auto jpeg = jpegs::encode(20, 20, {.orientation = 6});
+    jpeg.insert(jpeg.begin() + 2, bytes);
+    return foreload::exif_orientation(jpeg);
+  };
+  for (const uint8_t restart : {0xD0, 0xD7}) CHECK(behind({0xFF, restart}) == 6);
+  CHECK(behind({0xFF, 0xFF, 0xFF}) == 6);
+  CHECK(behind({0xFF, 0xD1, 0xFF, 0xFF, 0xD2}) == 6);
+  CHECK(behind({0xFF, 0x00, 0x12}) == 6);
+  CHECK(behind({0xFF, 0xFE, 0, 3, 0xFF}) == 6);  // a comment
+  CHECK(!behind({0xFF, 0x01}));
+  CHECK(!behind({0xFF, 0xFE, 0, 1}));
+}
+
 }  // namespace
 
 // test_jpeg [PICTURES]
@@ -117,6 +134,7 @@ int main(int count, char** arguments) {
   CHECK(!decoder.open(jpegs::encode(20, 20, {.cmyk = true})));
   CHECK(foreload::exif_orientation(jpeg) == 1);
   CHECK(foreload::exif_orientation(jpegs::encode(20, 20, {.orientation = 6})) == 6);
+  check_orientation_behind_marks();
 
   // Cut anywhere in its picture, a file is not sound, even if the box lies before the cut.
   for (size_t size = jpeg.size() - 10; size > jpeg.size() / 2; size -= 97) {

@@ -208,11 +208,11 @@ class BaseDataset(Dataset[Any], Streamable, UserCode):
                     error.add_note(f"foreload: while loading sample {index} of {str(self.data_path)!r}")
                     raise
 
-            if self._allows_threads:
-                reading: Iterable[None] = track_threads(load, range(self._count), "reading samples", after=1)
-            else:
-                reading = track(map(load, range(self._count)), "reading samples", total=self._count, after=1)
-            for _ in reading:
+            for _ in (
+                track_threads(load, range(self._count), "reading samples", after=1)
+                if self._allows_threads
+                else track(map(load, range(self._count)), "reading samples", total=self._count, after=1)
+            ):
                 pass
             missing = self._count - int(store.residents().sum()) - len(store.uncacheable)
             if missing > 0:

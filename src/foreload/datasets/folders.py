@@ -70,7 +70,10 @@ def check_listable(name: str, paths: Any) -> None:
 
 
 def list_files(
-    data_path: str | Path | Sequence[str | Path], labels: Labels | None, extensions: tuple[str, ...] = ()
+    data_path: str | Path | Sequence[str | Path],
+    labels: Labels | None,
+    extensions: tuple[str, ...] = (),
+    name: str = "data_path",
 ) -> Listing:
     """List the files at ``data_path``, those of a folder as :func:`sorted_files` does.
 
@@ -81,6 +84,7 @@ def list_files(
         data_path: a folder of class folders, a flat folder, or a list of files.
         labels: one per file; by default they come from the class folders.
         extensions: of the files to list, in lower case; empty: all.
+        name: what the caller's argument is called, for messages.
 
     Raises:
         FileNotFoundError: the folder does not exist, or it or one of its class folders has no file.
@@ -90,18 +94,18 @@ def list_files(
         TypeError: an argument is of another type.
     """
     if not isinstance(data_path, (str, os.PathLike)):
-        return _from_list(data_path, labels)
+        return _from_list(data_path, labels, name)
     if not os.path.exists(data_path):  # Path("") would be the present folder
-        raise FileNotFoundError(f"data_path: there is no folder {os.fspath(data_path)!r}")
+        raise FileNotFoundError(f"{name}: there is no folder {os.fspath(data_path)!r}")
     root = Path(absolute(data_path))
     if not root.is_dir():
-        raise NotADirectoryError(f"data_path: {str(root)!r} is a file; give its folder, or a list of files")
+        raise NotADirectoryError(f"{name}: {str(root)!r} is a file; give its folder, or a list of files")
     folders = class_folders(root)
     if labels is None and folders:
-        return _from_class_folders(root, folders, extensions)
+        return _from_class_folders(root, folders, extensions, name)
     paths = sorted_files(root, extensions)
     if not paths:
-        raise FileNotFoundError(f"data_path: no {_looked_for(extensions, str(root))}")
+        raise FileNotFoundError(f"{name}: no {_looked_for(extensions, str(root))}")
     return _labelled(paths, labels)
 
 
@@ -122,16 +126,16 @@ def number_names(targets: Array) -> list[str]:
     return list(map(str, range(count))) if count <= _MOST_NAMES else []
 
 
-def _from_list(data_path: Sequence[str | Path], labels: Labels | None) -> Listing:
-    check_listable("data_path", data_path)
+def _from_list(data_path: Sequence[str | Path], labels: Labels | None, name: str) -> Listing:
+    check_listable(name, data_path)
     try:
         paths = [absolute(path) for path in data_path]
     except TypeError as error:
         raise TypeError(
-            f"data_path must be a folder (str or Path) or a list of files, got {type(data_path).__name__}: {error}"
+            f"{name} must be a folder (str or Path) or a list of files, got {type(data_path).__name__}: {error}"
         ) from None
     if not paths:
-        raise ValueError("data_path is an empty list; give at least one file")
+        raise ValueError(f"{name} is an empty list; give at least one file")
     return _labelled(paths, labels)
 
 
@@ -139,7 +143,7 @@ def _looked_for(extensions: tuple[str, ...], where: str) -> str:
     return f"image in {where!r}; looked for {', '.join(extensions)}" if extensions else f"file in {where!r}"
 
 
-def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, ...]) -> Listing:
+def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, ...], name: str) -> Listing:
     wanted = tuple(extension for extension in extensions if extension not in _NOT_IN_CLASSES)
     skipped = [entry.path for entry in os.scandir(root) if entry.name[0] == "." and _is_folder(entry)]
     others: list[str] = []
@@ -154,9 +158,9 @@ def _from_class_folders(root: Path, folders: list[str], extensions: tuple[str, .
     if empty := [folder for folder, count in zip(folders, counts, strict=True) if count == 0]:
         where = f"class folder(s) {', '.join(map(repr, empty[:5]))} of {str(root)!r}"
         raise FileNotFoundError(
-            f"data_path: no image in {where}; looked for {', '.join(wanted)}{_about_others(others)}"
+            f"{name}: no image in {where}; looked for {', '.join(wanted)}{_about_others(others)}"
             if extensions
-            else f"data_path: no file in {where}"
+            else f"{name}: no file in {where}"
         )
     if wanted:
         _warn_of_differences(root, others, [path for path in skipped if _holds(path, wanted)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ def preload(dataset: Any) -> tuple[Any, Container | None]:
             error.add_note(f"foreload: while loading sample {index} of data")
             raise
 
-    samples = [load(index) for index in track(range(count), "preloading", total=count, after=1)]
+    with closing(track(range(count), "preloading", total=count, after=1)) as indices:
+        samples = [load(index) for index in indices]
     for number, sample in enumerate(samples):
         check_plain(f"data[{number}]", sample, is_sample=True)
     try:

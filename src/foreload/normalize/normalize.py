@@ -15,7 +15,7 @@ import torch
 from foreload.checks import check_bool
 from foreload.errors import warn_user
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Normalize"]
+__all__ = ["IMAGENET_MEAN", "IMAGENET_STD", "Normalize", "pixels_are_finite"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -68,9 +68,9 @@ class Normalize:
                 if isinstance(given, (str, bytes)):  # whose characters would be numbers
                     raise TypeError
                 object.__setattr__(self, name, tuple(map(float, given)))
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise TypeError(f"{name} must be a number for each channel, got {given!r}") from None
-        if not self.mean or len(self.mean) != len(self.std) or not _are_finite(self.mean, self.std):
+        if not self.mean or len(self.mean) != len(self.std) or not pixels_are_finite(self.mean, self.std):
             raise ValueError(
                 "mean and std need a number per channel each, std above 0, all of them finite, got "
                 f"{self.mean} and {self.std}; so must be, in float32, what becomes of pixels"
@@ -215,7 +215,8 @@ def _kernel() -> ModuleType | None:
     return kernel
 
 
-def _are_finite(means: tuple[float, ...], stds: tuple[float, ...]) -> bool:
+def pixels_are_finite(means: tuple[float, ...], stds: tuple[float, ...]) -> bool:
+    """Whether in float32 every std is above 0, and every pixel stays finite."""
     with np.errstate(all="ignore"):
         mean, std = np.array(means, np.float32), np.array(stds, np.float32)
         ends = np.array([-mean / std, (1 - mean) / std, 1 / (255 * std)])

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
@@ -31,8 +31,11 @@ _MAX_BAR_WIDTH = 40
 _shown = threading.Lock()
 
 
-def track(items: Iterable[T], what: str, *, total: int, after: float = 0) -> Iterator[T]:
+def track(items: Iterable[T], what: str, *, total: int, after: float = 0) -> Generator[T, None, None]:
     """Iterate over ``items``, and show how many of ``total`` are done in a :class:`Progress`.
+
+    The bar goes with the iterator. A ``for`` loop lets go of it however it ends; a comprehension or a variable
+    does not while its frame is kept, as that of an exception is: close the iterator there.
 
     >>> list(track([1, 2], "counting", total=2))
     [1, 2]

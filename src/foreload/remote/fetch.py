@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
@@ -29,7 +29,7 @@ from foreload.record.spans import Stage
 from foreload.remote.patience import PATIENCE
 from foreload.remote.url import without_secrets
 
-__all__ = ["Fetch", "Range", "Version"]
+__all__ = ["Fetch", "Range", "Version", "is_refused"]
 
 _LENGTH = struct.Struct("<Q")
 _HELPERS = 3  # processes that may end while they are at one request
@@ -217,6 +217,11 @@ class Fetch:
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         if find_spec("obstore") is None:
             raise ImportError("reading from a URL needs obstore: pip install obstore")
+        if options is not None and not isinstance(options, Mapping):  # whose value may be a secret
+            raise TypeError(
+                "storage must be a dict of options, such as {'region': 'eu-central-1'}, or None, got "
+                f"{type(options).__name__}"
+            )
         self._options = dict(options or {})
         try:
             json.dumps(self._options)
@@ -300,6 +305,11 @@ class Fetch:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Start with the options alone."""
         self.__init__(state["_options"])  # type: ignore[misc]
+
+
+def is_refused(error: OSError) -> bool:
+    """Whether a server answers, but not with ranges of the file that was asked for."""
+    return error.errno == errno.EINVAL
 
 
 def _error(url: str, kind: str, text: str) -> Exception:

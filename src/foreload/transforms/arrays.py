@@ -11,17 +11,29 @@ import numpy as np
 import torch
 
 from foreload.checks import Array, check_int
+from foreload.normalize.normalize import pixels_are_finite
 
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["Jitter", "Size", "check_colors", "check_flip", "check_jitter", "rgb_array", "size_pair"]
+__all__ = [
+    "Jitter",
+    "Size",
+    "check_colors",
+    "check_flip",
+    "check_jitter",
+    "check_range",
+    "check_shorter",
+    "rgb_array",
+    "size_pair",
+]
 
 Size = int | tuple[int, int]
 Jitter = tuple[float, float, float, float]
 
 _BITS_PER_SAMPLE = 258  # a tag of TIFF
 _MOST_PIXELS = 16384  # of a side of the result
+_LONGEST_SIDE = 2**31 - 1  # native code counts pixels in an int
 
 
 def size_pair(size: Size, name: str = "size") -> tuple[int, int]:
@@ -48,6 +60,34 @@ def size_pair(size: Size, name: str = "size") -> tuple[int, int]:
     return pair
 
 
+def check_shorter(name: str, value: Any, least: int) -> int:
+    """Return the length that a shorter side is resized to; raise TypeError or ValueError if it makes no sense.
+
+    Args:
+        name: of the argument, for messages.
+        value: the argument.
+        least: the longer side of the crop.
+    """
+    number = check_int(name, value)
+    if not least <= number <= _LONGEST_SIDE:
+        raise ValueError(
+            f"{name} must be from {least} to {_LONGEST_SIDE} pixels, got {number}: it is the shorter side before "
+            "the crop"
+        )
+    return number
+
+
+def check_range(name: str, values: tuple[float, float], most: float) -> None:
+    """Raise ValueError unless an argument is a pair of numbers above 0, up to ``most``, the lower one first."""
+    try:
+        is_pair = isinstance(values, Sequence) and not isinstance(values, (str, bytes)) and len(values) == 2
+        is_range = is_pair and 0 < values[0] <= values[1] <= most
+    except (TypeError, ValueError, RuntimeError):  # of an array or a tensor of many numbers too
+        is_range = False
+    if not is_range:
+        raise ValueError(f"{name} must be (low, high), numbers with 0 < low <= high <= {most}, got {values!r}")
+
+
 def check_jitter(jitter: Jitter | None) -> Jitter:
     """Return a ``color_jitter``, or one that changes nothing.
 
@@ -57,16 +97,23 @@ def check_jitter(jitter: Jitter | None) -> Jitter:
     values = jitter or (0.0, 0.0, 0.0, 0.0)
     if not _are_finite(values, 4) or min(values) < 0 or values[3] > 0.5:
         raise ValueError(
-            "color_jitter must be (brightness, contrast, saturation, hue), finite, none negative and hue at most "
-            f"0.5, got {jitter}"
+            "color_jitter must be (brightness, contrast, saturation, hue), finite in float32, none negative, hue "
+            f"at most 0.5, got {jitter}"
         )
     return values
 
 
 def check_colors(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     """Raise ValueError unless there are three numbers of each that images can be normalised with."""
-    if not _are_finite(mean, 3) or not _are_finite(std, 3) or min(std) <= 0:
-        raise ValueError(f"mean and std need three finite numbers each, std above 0, got {mean} and {std}")
+    if (
+        not _are_finite(mean, 3)
+        or not _are_finite(std, 3)
+        or not pixels_are_finite(*(tuple(map(float, one)) for one in (mean, std)))
+    ):
+        raise ValueError(
+            f"mean and std need three finite numbers each, std above 0, got {mean} and {std}; so must be, in "
+            "float32, what becomes of pixels"
+        )
 
 
 def check_flip(hflip: float) -> None:
@@ -78,10 +125,14 @@ def check_flip(hflip: float) -> None:
 
 
 def _are_finite(values: Any, count: int) -> bool:
+    """Whether there are so many numbers, finite as native code holds them: in float32."""
     try:
-        return len(values) == count and all(map(math.isfinite, values))
-    except TypeError:
+        if len(values) != count or not all(map(math.isfinite, values)):
+            return False
+    except (TypeError, OverflowError):
         return False
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.array(list(map(float, values)), np.float32)).all())
 
 
 def rgb_array(image: Image.Image | Array | torch.Tensor) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +12,17 @@ from foreload import _native
 from foreload._torch import draw_seed
 from foreload.checks import check_bool
 from foreload.normalize.normalize import IMAGENET_MEAN, IMAGENET_STD
-from foreload.transforms.arrays import Jitter, Size, check_colors, check_flip, check_jitter, rgb_array, size_pair
+from foreload.transforms.arrays import (
+    Jitter,
+    Size,
+    check_colors,
+    check_flip,
+    check_jitter,
+    check_range,
+    check_shorter,
+    rgb_array,
+    size_pair,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -75,12 +84,10 @@ class ImageTransform:
             ValueError, TypeError: a value makes no sense; the message names it.
         """
         object.__setattr__(self, "size", size_pair(self.size))
-        if self.crop == "center" and self.shorter < max(self.size):
-            raise ValueError(
-                f"resize={self.shorter} is less than the crop of {self.size}; resize to at least that"
-            )
-        _check_range("scale", self.scale, 1.0)
-        _check_range("ratio", self.ratio, float("inf"))
+        least = max(self.size) if self.crop == "center" else 0
+        object.__setattr__(self, "shorter", check_shorter("shorter", self.shorter, least))
+        check_range("scale", self.scale, 1.0)
+        check_range("ratio", self.ratio, float("inf"))
         check_flip(self.hflip)
         for name in ("normalize", "channels_last", "flip_on_device"):
             check_bool(name, getattr(self, name))
@@ -156,12 +163,6 @@ class ImageTransform:
 
 def _rebuild(arguments: dict[str, Any]) -> ImageTransform:
     return ImageTransform(**arguments)
-
-
-def _check_range(name: str, values: tuple[float, float], most: float) -> None:
-    is_pair = isinstance(values, Sequence) and not isinstance(values, str) and len(values) == 2
-    if not is_pair or not 0 < values[0] <= values[1] <= most:
-        raise ValueError(f"{name} must be (low, high) with 0 < low <= high <= {most}, got {values}")
 
 
 def train(
@@ -249,7 +250,7 @@ def val(
     return ImageTransform(
         crop="center",
         size=pair,
-        shorter=max(pair) * 8 // 7 if resize is None else resize,
+        shorter=max(pair) * 8 // 7 if resize is None else check_shorter("resize", resize, max(pair)),
         normalize=normalize,
         mean=mean,
         std=std,

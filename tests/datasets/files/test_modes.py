@@ -54,21 +54,22 @@ try:
     raise SystemExit("EAGER must say that it does not fit")
 except MemoryError as error:
     assert "do not fit into 20,971,520 bytes; use LoadingMode.CACHED" in str(error), error
-before = mib("Pss_Shmem")
+before, private = mib("Pss_Shmem"), mib("Pss_Anon")
 eager = fl.FileDataset(folder, loading_mode=MODES.EAGER)
 assert 64 <= mib("Pss_Shmem") - before < 68
+assert mib("Pss_Anon") - private < 16
 
 class Measured(torch.utils.data.Dataset):
     def __len__(self):
         return len(eager)
     def __getitem__(self, index):
-        begun = mib("Pss_Anon"), mib("Rss")
+        begun = mib("Pss_Anon")
         for i in range(len(eager)):
             assert int(eager[i][1]) == 0
-        return mib("Pss_Anon"), mib("Pss_Shmem")
+        return mib("Pss_Anon") - begun, mib("Pss_Shmem")
 
 private, shared = next(iter(DataLoader(Measured(), batch_size=1, num_workers=2)))
-assert private < 64 and shared < 50, (private, shared)  # two processes at least hold it
+assert private < 32 and shared < 50, (private, shared)  # two processes at least hold it
 
 large = fl.FileDataset(folder + "/../large", direct_io=True)
 before = mib("Pss_Anon")

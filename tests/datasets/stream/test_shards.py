@@ -88,6 +88,29 @@ def test_a_shard_that_is_cut_short_says_where(tmp_path: Path, mode: str) -> None
         assert got == good[: len(got)] or (mode == "w" and got[:-1] == good[: len(got) - 1])
 
 
+@pytest.mark.parametrize("blocks", [0, 1])
+@pytest.mark.parametrize("rest", [1, 149, 511])
+def test_an_archive_may_end_within_a_block_of_zeros(tmp_path: Path, blocks: int, rest: int) -> None:
+    whole = write_tar(tmp_path / "whole.tar", range(3), size=700)
+    with tarfile.open(whole) as tar:
+        members = tar.getmembers()
+    end = members[-1].offset_data + 512
+    expected = list(fl.TarDataset(whole))
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(whole.read_bytes()[: end + 512 * blocks + rest])
+    with tarfile.open(cut) as tar:
+        assert [member.name for member in tar] == [member.name for member in members]
+    with pytest.warns(UserWarning, match="no end marker"):
+        assert list(fl.TarDataset(cut)) == expected
+    with pytest.warns(UserWarning, match="no end marker"):
+        assert list(fl.TarStream(cut, shuffle=False)) == expected
+    # With anything in it, it is a header that is cut short.
+    cut.write_bytes(whole.read_bytes()[:end] + b"x".ljust(rest, b"\0"))
+    for read in (fl.TarDataset, lambda path: list(fl.TarStream(path))):
+        with pytest.raises(DecodeError, match="cut short"):
+            read(cut)
+
+
 def _until_it_fails(stream: Any, got: list[Any]) -> str:
     try:
         got.extend(iter(stream))  # which keeps what came before

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -122,6 +123,12 @@ def test_wrong_files(tmp_path: Path, name: str, content: Any, error: type[Except
     [
         ({"max_length": 0}, ValueError, "max_length must be 1 or more, got 0"),
         ({"max_length": 2.5}, TypeError, "max_length must be an int"),
+        (
+            {"max_length": 10**12},
+            ValueError,
+            "max_length=10{12}: one sample would take 8,000,000,000,000 bytes, more",
+        ),
+        ({"max_length": 10**30}, ValueError, "max_length=10{30}: one sample would take"),
         ({"padding": "longest"}, TypeError, "padding must be True or False"),
         ({"tokenizer": "bert-base-uncased"}, TypeError, "tokenizer must be None.*from_pretrained"),
         ({"tokenizer": tokenizers.Tokenizer}, TypeError, "an instance, got the class Tokenizer"),
@@ -293,3 +300,39 @@ def test_a_file_of_which_the_system_gives_no_size_is_refused() -> None:
         ValueError, match="data_path: the system gives no size for '/proc/self/status'; copy it to"
     ):
         fl.TextDataset("/proc/self/status")
+
+
+# What waits for ever, and what memory does not hold.
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+def test_a_fifo_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    script = """
+import os
+import foreload as fl
+for name in ("a.txt", "a.csv", "a.jsonl"):
+    os.mkfifo(name)
+    for make in (fl.TextDataset, fl.MemoryEfficientDataset, fl.DataLoaderFactory.create_text_dataloader):
+        try:
+            make(name)
+        except OSError as error:
+            print("not a regular file but a FIFO" in error.strerror and error.filename.endswith(name))
+"""
+    done = python("-c", script, folder=tmp_path, timeout=120)
+    assert done.stdout.split() == ["True"] * 9
+
+
+@pytest.mark.parametrize("tokenizer", [None, words])
+@pytest.mark.parametrize("padding", [False, True])
+def test_ids_that_memory_does_not_hold_name_max_length(
+    lines: Path, tokenizer: Any, padding: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(size: int) -> NoReturn:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    data = fl.TextDataset(lines, tokenizer, 1000, padding=padding)
+    monkeypatch.setattr("foreload.batch.buffers._allocate", full)
+    with pytest.raises(MemoryError, match="max_length: there is no memory for a text of 1000 ids; give a smaller"):
+        data[0]
+    with pytest.raises(MemoryError, match=r"max_length: there is no memory for 6 texts of 1000 ids; .*batches"):
+        list(fl.DataLoader(data, batch_size=6, num_workers=0))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,18 @@ from foreload.cache.fingerprint import fingerprint_with
 from foreload.checks import Array, check_bool, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.direct import DirectReads
-from foreload.datasets.folders import number_names
 from foreload.datasets.stream import runs_of
 from foreload.datasets.tar.headers import Headers
 from foreload.datasets.tar.index import index_of
+from foreload.datasets.tar.manifests import named_labels, read_manifests
 from foreload.datasets.tar.members import members_of
 from foreload.datasets.tar.remote import RemoteSamples, list_remote, remote_indexes
 from foreload.datasets.tar.shards import ShardIndex, list_shards
-from foreload.errors import DecodeError
 from foreload.options import Keep, LoadingMode
 from foreload.order.index import positions_of
 from foreload.protocol import SampleSource, TwoStageBatches
 from foreload.record.progress import track
-from foreload.remote.fetch import Fetch, Range, Version
+from foreload.remote.fetch import Fetch, Version
 from foreload.remote.url import is_remote, warn_of_no_urls, without_secrets
 
 __all__ = ["Shards", "TarDataset"]
@@ -76,16 +75,16 @@ class Shards:
             self.indexes, self._versions = remote_indexes(self.fetch, self.paths, folder)
         else:
             paths = self.paths
-            indexing = track(paths, "indexing shards", total=len(paths), after=1)
-            self.indexes = [index_of(path, direct=direct) for path in indexing]
+            with closing(track(paths, "indexing shards", total=len(paths), after=1)) as indexing:
+                self.indexes = [index_of(path, direct=direct) for path in indexing]
             self._versions = [Version(index.size, str(index.modified)) for index in self.indexes]
             warn_of_no_urls(storage=storage, index_folder=index_folder)
         self.shown = list(map(without_secrets, self.paths))
-        self._manifest = self._read_manifest()
-        if self._manifest.get("finished") is False:
+        self._manifests = read_manifests(self.paths, self.fetch)
+        firsts = {manifest.folder: manifest.shard for manifest in self._manifests if not manifest.is_whole}
+        for shard in firsts.values():
             warnings.warn(
-                f"{self.shown[0]!r} belongs to a pack that was not finished; run `foreload pack` again",
-                stacklevel=4,
+                f"{shard!r} belongs to a pack that was not finished; run `foreload pack` again", stacklevel=4
             )
         self.starts = np.cumsum([0, *map(len, self.indexes)], dtype=np.int64)
 
@@ -108,39 +107,17 @@ class Shards:
         return f"{self.shown[self.find(sample)[0]]}:{self.key(sample)}"
 
     @property
+    def labels(self) -> Array:
+        """The number of each sample's class, by its ``cls`` member; -1 if it has none (int64)."""
+        return self._named_labels()[0]
+
+    @property
     def classes(self) -> list[str]:
-        """The name of each target, from the ``pack.json`` beside the shards; otherwise numbers as text."""
-        named: list[str] = self._manifest.get("classes", [])
-        return named or number_names(self.labels)
+        """The name of each class, from the ``pack.json`` beside the shards; otherwise numbers as text."""
+        return self._named_labels()[1]
 
-    def _read_manifest(self) -> dict[str, Any]:
-        try:
-            manifest = json.loads(self._beside("pack.json") or b"{}")
-            if not isinstance(manifest, dict):
-                return {}
-            classes = manifest.get("classes", [])
-            if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-                raise ValueError("'classes' must be a list of names")
-        except (ValueError, RecursionError) as error:
-            raise DecodeError(
-                f"the pack.json beside {self.shown[0]!r} is damaged: {error}; pack again, or remove it"
-            ) from error
-        return manifest
-
-    def _beside(self, name: str) -> bytes:
-        """Read a small file beside the shards; empty if there is none."""
-        folder, _, _ = self.paths[0].rpartition("/")
-        path = f"{folder or '.'}/{name}"
-        try:
-            if self.fetch is None:
-                return Path(path).read_bytes()
-            version = self.fetch.head(path)
-            memory, _, failures = self.fetch.read([Range(path, 0, version.size, version)])
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return b""
-        for failure in failures.values():
-            raise failure
-        return memory[: version.size].tobytes()
+    def _named_labels(self) -> tuple[Array, list[str]]:
+        return named_labels(self._manifests, [index.labels for index in self.indexes])
 
     def stamps(self) -> list[str]:
         """Return for each shard a stamp that changes with its content."""
@@ -156,11 +133,6 @@ class Shards:
     def blocks(self, size: int) -> Array:
         """Return the first of each run of up to ``size`` samples of one shard (int64)."""
         return np.concatenate([runs_of(begin, end, size) for begin, end in pairwise(self.starts.tolist())])
-
-    @property
-    def labels(self) -> Array:
-        """The number in each sample's ``cls`` member, -1 if it has none (int64)."""
-        return np.concatenate([index.labels for index in self.indexes])
 
     def files(self, extents: Array, *, direct: bool = False, kind: Any = _native.Files, keep: int = 0) -> Any:
         """Open the shards to read these extents: rows of (shard, offset, length), one per sample."""

@@ -164,6 +164,13 @@ class _Member(Info):
         except (_headers.InvalidHeaderError, _headers.TruncatedHeaderError) as error:
             raise tarfile.ReadError(str(error)) from None
 
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Any:
+        # Part of a block of zeros is no header that is cut short: the archive ends, as TarDataset has it.
+        if len(buf) < tarfile.BLOCKSIZE and not buf.strip(b"\0"):
+            raise _headers.EmptyHeaderError("empty header")
+        return super().frombuf(buf, encoding, errors)
+
 
 _Tar.tarinfo = _Member
 

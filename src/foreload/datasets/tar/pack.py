@@ -98,7 +98,7 @@ def pack(
     """
     shard_bytes = check_int("shard_bytes", shard_bytes, 1)
     _check_apart(source, folder)
-    listing = list_files(source, labels)
+    listing = list_files(source, labels, name="source")
     _warn_of_strays(listing.paths)
     if labels is None and listing.classes and isinstance(source, (str, os.PathLike)):
         _warn_of_left_out(Path(source))

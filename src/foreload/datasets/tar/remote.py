@@ -17,7 +17,7 @@ from foreload.datasets.tar.headers import Headers, Place, agrees
 from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
 from foreload.record.progress import track_threads
-from foreload.remote.fetch import Fetch, Range, Version
+from foreload.remote.fetch import Fetch, Range, Version, is_refused
 from foreload.remote.url import without_secrets
 
 __all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_indexes"]
@@ -74,15 +74,14 @@ def remote_indexes(
         OSError: a shard cannot be read.
         DecodeError: it is no tar, or damaged.
     """
-    looking = track_threads(
-        lambda url: _index(fetch, url, folder), urls, "indexing shards", threads=_AT_A_TIME, after=1
+    found = list(
+        track_threads(lambda url: _index(fetch, url, folder), urls, "indexing shards", threads=_AT_A_TIME, after=1)
     )
-    found = list(looking)
     useless = [url for url, (_, _, is_useless) in zip(urls, found, strict=True) if is_useless]
     if useless:
         warnings.warn(
             f"{len(useless)} of {len(urls)} shards were read to index them, since the .idx files beside them are "
-            "damaged, or of other shards or an earlier release; upload new ones: "
+            "damaged, refused, or of other shards or an earlier release; upload new ones: "
             f"{without_secrets(useless[0])}.idx",
             stacklevel=5,
         )
@@ -113,13 +112,18 @@ def _beside(fetch: Fetch, url: str, version: Version) -> tuple[bool, ShardIndex 
     """Return whether there is an index beside a shard, and the index if it is that of the shard."""
     try:
         own = fetch.head(f"{url}.idx")
+        if own.size > max(version.size, _LARGE_INDEX):
+            return True, None  # of another shard: each member has a header, longer than what is known of it
+        memory, _, failures = fetch.read([Range(f"{url}.idx", 0, own.size, own)])
+        for failure in failures.values():
+            raise failure
     except (FileNotFoundError, PermissionError):
         return False, None
-    if own.size > max(version.size, _LARGE_INDEX):
-        return True, None  # of another shard: each member has a header, which is longer than what is known of it
-    memory, _, failures = fetch.read([Range(f"{url}.idx", 0, own.size, own)])
-    if failures:
-        raise failures[0]
+    except OSError as error:
+        # Some web servers send a page instead of a 404, perhaps another one each time, or one without ranges.
+        if isinstance(error, DecodeError) or is_refused(error):
+            return True, None
+        raise
     index = ShardIndex.load(io.BytesIO(memory[: own.size].tobytes()))
     return True, index if index is not None and _describes(index, fetch, url, version) else None
 

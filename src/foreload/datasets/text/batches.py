@@ -15,7 +15,7 @@ from foreload.batch.assembly import note_sample
 from foreload.batch.collate import pinned
 from foreload.batch.failure import EmptyBatch, SampleError, note_source, replacement_positions
 from foreload.checks import Array
-from foreload.datasets.text.tokens import IDS, Called, Encoder, PaddingCollate, Rows
+from foreload.datasets.text.tokens import IDS, Called, Encoder, PaddingCollate, Rows, take_ids
 from foreload.options import OnError
 from foreload.order.index import positions_of, require_nonempty
 from foreload.protocol import Batch, BatchMemory, BatchOptions
@@ -229,7 +229,7 @@ class _Characters:
     def __init__(self, dataset: EncodedTexts, indices: Any, buffers: BatchMemory) -> None:
         self._dataset = dataset
         self.indices = indices
-        self._ids = buffers.take((len(indices), dataset.max_length), torch.int64)
+        self._ids = take_ids(buffers, len(indices), dataset.max_length)
         self._lengths = torch.zeros(len(indices), dtype=torch.int64, device="cpu")
         self._job = _native.CharacterJob(
             dataset.entries.source, indices, self._ids.numpy(), self._lengths.numpy(), _RUN

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from foreload import _native
 from foreload.batch.buffers import Buffers
@@ -18,6 +19,7 @@ from foreload.datasets.base import BaseDataset
 from foreload.datasets.text.batches import TextAssembly, TextBatch, TextSamples, note_text
 from foreload.datasets.text.lines import LABEL, Field, open_texts
 from foreload.datasets.text.tokens import IDS, Called, Characters, PaddingCollate, encoder_of
+from foreload.machine import granted_memory
 from foreload.options import LoadingMode
 from foreload.protocol import BatchMemory, BatchOptions, LoaderDefaults, NativeBatches
 
@@ -74,7 +76,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         ValueError: an argument or a line makes no sense; the message names it. Text that is not UTF-8 is a
             UnicodeDecodeError, which is one too.
         TypeError: an argument is of a wrong type.
-        MemoryError: ``EAGER`` needs more than the memory that this process may use.
+        MemoryError: ``EAGER`` needs more than the memory that this process may use, or there is none for a batch.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "lines.txt"
@@ -103,7 +105,7 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         if not isinstance(padding, bool):
             raise TypeError(f"padding must be True or False, got {padding!r}")
         self.tokenizer = tokenizer
-        self.max_length = check_int("max_length", max_length, 1)
+        self.max_length = _checked_length(max_length)
         self.padding = padding
         self.text_field = text_field
         self.label_field = label_field
@@ -232,3 +234,15 @@ class TextDataset(BaseDataset, NativeBatches, LoaderDefaults):
         if any(code is not None for code in self.user_code()):  # which may draw random numbers for each sample
             return None
         return TextAssembly(self, buffers, spec)
+
+
+def _checked_length(max_length: Any) -> int:
+    """Return ``max_length``; raise ValueError or TypeError unless memory holds a sample of as many ids."""
+    number = check_int("max_length", max_length, 1)
+    size, most = number * torch.int64.itemsize, granted_memory()
+    if size > most:
+        raise ValueError(
+            f"max_length={number}: one sample would take {size:,} bytes, more than the {most:,} that this process "
+            "may use; give the most ids that a text may have"
+        )
+    return number

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
-from foreload.checks import Array
+from foreload.checks import Array, check_regular_file
 from foreload.datasets.folders import class_folders, sorted_files
 from foreload.datasets.text.labels import Labels
 from foreload.errors import warn_user
@@ -246,6 +246,7 @@ def _refuse_fields(path: Path, text_field: Field, label_field: Field | None) -> 
 
 
 def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
+    check_regular_file(str(path), "; copy what it gives to a file")
     mebibytes = -(-path.stat().st_size >> 20)
     if mebibytes == 0:
         with path.open("rb") as file:

@@ -39,12 +39,14 @@ class Pieces:
 
     @classmethod
     def of(cls, tokenizer: Any) -> Pieces | None:
-        """Make one for a tokenizer of Hugging Face ``tokenizers``; None if it is no byte-level BPE."""
+        """Make one for a tokenizer of Hugging Face ``tokenizers``; None if pieces will not do for it."""
         try:
             config: dict[str, Any] = json.loads(tokenizer.to_str())
         except Exception:  # a part of it is written in Python
             return None
         if not _is_byte_level(config) or tokenizer.num_special_tokens_to_add(False):
+            return None
+        if _looks_for_other_text(tokenizer.normalizer, config["added_tokens"]):
             return None
         split = {**config["pre_tokenizer"], "add_prefix_space": False}
         bare = {**config, "post_processor": None, "normalizer": None, "pre_tokenizer": split, "added_tokens": []}
@@ -75,6 +77,14 @@ class Pieces:
             (self._table if keep else others).add(piece, encoding.ids)
             self._known += keep
         return others
+
+
+def _looks_for_other_text(normalizer: Any, added: list[dict[str, Any]]) -> bool:
+    """Whether an added token is found by other text than its own: by ``...`` instead of ``…`` with NFKC, say."""
+    if normalizer is None:
+        return False
+    contents = [token["content"] for token in added if token["normalized"]]
+    return any(normalizer.normalize_str(content) != content for content in contents)
 
 
 def _is_byte_level(config: dict[str, Any]) -> bool:

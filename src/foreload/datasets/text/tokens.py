@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from foreload.datasets.text.pieces import Pieces
 from foreload.forks.per_process import PerProcess
 from foreload.protocol import BatchMemory
 
-__all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of"]
+__all__ = ["IDS", "Encoder", "PaddingCollate", "Rows", "encoder_of", "take_ids"]
 
 Rows = dict[str, list[Any]]  # by column, the ids of each text
 
@@ -26,6 +27,19 @@ Rows = dict[str, list[Any]]  # by column, the ids of each text
 IDS = ""
 
 _TOKENS_MUST = "tokenizer must give a list of ints, or a tensor or array of one dimension"
+
+
+def take_ids(buffers: BatchMemory, count: int, width: int) -> torch.Tensor:
+    """Lend int64 of ``count`` x ``width``; raise a MemoryError that names ``max_length`` if there is no memory."""
+    try:
+        return buffers.take((count, width), torch.int64)
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+            raise
+        texts = "a text" if count == 1 else f"{count} texts"
+        raise MemoryError(
+            f"max_length: there is no memory for {texts} of {width} ids; give a smaller one, or smaller batches"
+        ) from error
 
 
 class Encoder(Protocol):
@@ -84,7 +98,7 @@ class PaddingCollate:
         """Return tensors of ``width`` columns, and how many of them each row uses."""
         columns = {}
         for name, sequences in rows.items():
-            out = buffers.take((len(sequences), width), torch.int64)
+            out = take_ids(buffers, len(sequences), width)
             memory, pad = out.numpy(), self.pad_of(name)
             for row, values in zip(memory, sequences, strict=True):
                 count = min(len(values), width)
