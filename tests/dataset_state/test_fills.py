@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import re
 import sqlite3
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -21,7 +23,8 @@ from torch.utils.data import Dataset
 
 import foreload as fl
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import contents_of, may_fill
+from foreload.dataset_state.handles import is_written
+from foreload.dataset_state.looks.fills import contents_of, may_fill, opens
 from foreload.dataset_state.looks.path import Place
 
 PLACE = 0, "made", 0
@@ -324,3 +327,22 @@ def test_what_may_fill_a_slot_beside_a_file_is_a_file(tmp_path: Path) -> None:
         assert may_fill(place._replace(number=3), file, fills)
         assert not may_fill(place._replace(number=3), hashlib.sha256(), fills)
         assert not may_fill(place._replace(name="others"), file, fills)
+
+
+def test_files_that_keep_what_is_written_are_told_from_others(tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"")
+    read, write = os.pipe()
+    with (
+        open(os.devnull, "w") as nowhere,
+        os.fdopen(write, "w") as pipe,
+        gzip.open(tmp_path / "packed", "wb") as packed,
+        open(tmp_path / "there", "rb") as there,
+    ):
+        files = (nowhere, pipe, sys.__stdout__, packed, there)
+        assert [is_written(file) for file in files] == [False, False, False, True, False]
+    os.close(read)
+
+
+def test_what_keeps_its_place_in_memory_of_a_library_counts_as_open() -> None:
+    memory = pytest.importorskip("cffi").FFI().new("int*")
+    assert opens(contents_of([(Place((("slots", 0),), "Value", "reader", 0), SimpleNamespace(memory=memory))]))

@@ -12,6 +12,7 @@ import torch
 
 from foreload.dataset_state import gathered
 from foreload.dataset_state.copied import CopiedState
+from foreload.dataset_state.looks.numbers import Room
 
 
 def _shape(array: Any) -> None:
@@ -50,9 +51,11 @@ def test_asking_for_gradients_warns_of_nothing() -> None:
 
 
 def test_arrays_beyond_a_number_of_bytes_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered, "_MOST_NUMBERS", 3 * 80_000)
+    monkeypatch.setattr(gathered, "Room", lambda: Room(3 * 80_000))
     arrays = [np.zeros(10_000) for _ in range(5)]
-    held = CopiedState(SimpleNamespace(arrays=arrays))
+    # What is not copied takes nothing of it.
+    large, spread = np.zeros(1 << 22), np.broadcast_to(np.zeros(1), (1 << 22,))
+    held = CopiedState(SimpleNamespace(large=large, spread=spread, arrays=arrays))
     seen = []
     for number in (0, 2, 4):
         arrays[number][1] = 1.0  # one that is not among those that stand for all

@@ -94,7 +94,12 @@ import numpy as np
 class Randomizable:
     R = np.random.RandomState(0)
 
+class Lies:
+    @property
+    def __class__(self): raise RuntimeError("outside of the application's context")
+
 class Noise(Randomizable):
+    context = Lies()
     def __call__(self, x): return x + self.R.rand()
 """
 
@@ -129,7 +134,7 @@ class ByModules:
     def load(self): sys.modules[__name__].count += 1
 
 class OfModel:
-    def load(self): return [each for each in self.model.modules()]
+    def load(self): return [each for each in self.model.modules()], "tqdm" in sys.modules
 """
 
 

@@ -10,7 +10,6 @@ import pty
 import sys
 import warnings
 from collections.abc import Callable
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,18 +199,10 @@ def test_what_samples_log_and_warn_of_may_go_to_another_file_or_function(
     assert str(state.changed()).startswith(f"what samples {what}")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda file: RotatingFileHandler(file, maxBytes=1000, backupCount=3),
-        lambda file: logging.FileHandler(file, mode="w", delay=True),
-    ],
-    ids=["rotating", "opened late"],
-)
-def test_logs_in_files_that_processes_would_take_from_each_other_are_noticed(
-    make: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_logs_in_a_file_that_each_process_would_begin_anew_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with contextlib.closing(make(tmp_path / "log")) as handler:
+    with contextlib.closing(logging.FileHandler(tmp_path / "log", mode="w", delay=True)) as handler:
         monkeypatch.setattr(logging.getLogger("samples"), "handlers", [handler])
         monkeypatch.setattr(logging.getLogger("samples"), "propagate", False)  # to where pytest keeps logs
         state = CopiedState([])
@@ -229,17 +220,6 @@ def test_logs_that_processes_add_to_one_file_are_no_reason(
         state = CopiedState([])
         logging.getLogger("samples").warning("loaded")
         assert state.changed_by_loading() is None
-
-
-def test_the_first_log_sets_logging_up_for_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(sys, "stderr", open(os.devnull, "w"))  # noqa: SIM115 (the handler keeps it)
-    state = CopiedState([])
-    assert state.changed_by_loading() is None
-    logging.warning("loaded")
-    assert state.changed() is None  # if it is the loop's
-    assert state.changed_by_loading() == "what samples log"
-    sys.stderr.close()
 
 
 def test_the_loop_may_turn_logging_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from foreload.tune import measure
 from foreload.tune.workload import Workload
-from tests.tune.rows import Rows, chosen
+from tests.tune.rows import Rows, chosen, without_workers
 
 
 class Slow(Rows):
@@ -42,3 +42,19 @@ def test_slow_samples_that_open_a_file_are_not_loaded_again_to_be_compared(tmp_p
     (tmp_path / "file").write_text("text")
     measured = measure.measure_workers(slow_work(tmp_path / "file"), 2)
     assert "take too long to load some of them again" in measured.state
+
+
+class SetUp(Rows):
+    """The first sample takes long, for all of them."""
+
+    table: Any = None
+
+    def __getitem__(self, index: int) -> int:
+        if self.table is None:
+            time.sleep(0.6)
+            self.table = list(range(len(self)))
+        return int(self.table[index])
+
+
+def test_one_slow_sample_says_nothing_of_the_others() -> None:
+    assert without_workers(lambda: SetUp(1000))["count"] == 0

@@ -30,7 +30,7 @@ from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
 from foreload.dataset_state.looks.containers import MOST_RECORDS, Contents, Kept, Records, are_settled
 from foreload.dataset_state.looks.libraries import columns_of, is_of_pandas, rules_of
 from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
-from foreload.dataset_state.looks.numbers import Numbers, is_of_compiler, objects_in
+from foreload.dataset_state.looks.numbers import Numbers, Room, is_of_compiler, objects_in
 from foreload.dataset_state.looks.path import Path, Place, Step
 from foreload.dataset_state.names import (
     draws_unseen,
@@ -72,9 +72,6 @@ _MOST_BYTES = 1 << 14
 # The bytes of libraries' objects that are pickled in each look, and what one counts that is not, for its size.
 _MOST_PICKLED, _TOO_LARGE_BYTES = 1 << 18, 1 << 17
 
-# The bytes of arrays and tensors of which each look compares all numbers; of others, it compares some.
-_MOST_NUMBERS = 1 << 26
-
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset, MappingProxyType)
 
@@ -113,7 +110,7 @@ class Gathered:
         self.generators: list[tuple[str, Any, Any]] = []
         self.untold: str | None = None
         self.reads_environment = False
-        self._left_bytes, self._left_numbers = _MOST_PICKLED, _MOST_NUMBERS
+        self._left_bytes, self._room = _MOST_PICKLED, Room()
         self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[Step, Any]] = deque()
         self._steps: list[Step] = []  # to what each of the looks is at
@@ -166,9 +163,7 @@ class Gathered:
         if isinstance(value, (*_WHOLE, *generators())) and not (is_plain and not optional(value, "__dict__")):
             self._watch_attributes(value)
         if isinstance(value, (torch.Tensor, np.ndarray)):
-            self._look(Numbers(name, value, self._left_numbers))
-            size = optional(value, "nbytes") or 0  # (Sparse tensors have none.)
-            self._left_numbers -= min(size, self._left_numbers)
+            self._look(Numbers(name, value, self._room))
             if isinstance(value, np.ndarray) and value.dtype.hasobject:
                 self._watch_inner(name, objects_in(value))
         elif isinstance(value, ModuleType):
@@ -291,7 +286,8 @@ class Gathered:
     def _watch_class(self, kind: type) -> None:
         own = vars(kind)
         if is_installed(module_of(kind)):  # whose instances may draw from one generator
-            self._go_on((name, value) for name, value in own.items() if isinstance(value, generators()))
+            drawn = ((name, value) for name, value in own.items() if tells_class(value))
+            self._go_on((name, value) for name, value in drawn if isinstance(value, generators()))
             return
         self._look(Attributes(kind.__name__, kind, is_pythons))
         self._go_on((each.__name__, each) for each in (type(kind), *kind.__mro__[1:-1]))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
+import stat
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from foreload.checks import optional, package_of
@@ -61,11 +64,26 @@ def handle_kind(value: Any) -> str:
 def is_written(value: Any) -> bool:
     """Whether a value is an open file that may be written to; one that is only read gives the same to all.
 
-    >>> is_written(open(__file__))
-    False
+    >>> is_written(open(__file__)), is_written(open(os.devnull, "w"))
+    (False, False)
     """
-    mode = optional(value, "mode") if handle_kind(value) else None
+    if not handle_kind(value):
+        return False
+    if isinstance(value, io.IOBase):
+        with suppress(Exception):  # of a class of the user's
+            return value.writable() and _is_on_disk(value)
+        return True
+    mode = optional(value, "mode")
     return isinstance(mode, str) and not _MODES_TO_READ.issuperset(mode)
+
+
+def _is_on_disk(file: Any) -> bool:
+    """Whether a file is one that keeps what is written to it: no pipe, device or stream of the program."""
+    try:
+        number = file.fileno()
+    except OSError:  # it is elsewhere: on a server, say
+        return True
+    return number > 2 and stat.S_ISREG(os.fstat(number).st_mode)
 
 
 def _is_of_sqlite(value: Any) -> bool:

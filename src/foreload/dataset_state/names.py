@@ -47,7 +47,8 @@ def draws_unseen(function: FunctionType) -> str | None:
 
 def gets_at_all(code: CodeType) -> bool:
     """Whether code gets at variables of its module that it does not name."""
-    return "globals" in globals_used(code) or ("sys", "modules") in _taken_from_variables(code)
+    used = globals_used(code)
+    return "globals" in used or ("__name__" in used and ("sys", "modules") in _taken_from_variables(code))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from logging.handlers import BaseRotatingHandler
 from typing import Any
 
 from foreload.checks import module_of, optional
@@ -34,7 +33,6 @@ class Outputs:
 
     def __init__(self) -> None:
         self._ends = _ends()
-        self._is_set_up = bool(logging.root.handlers)
         self._present = list(_present())
         self._before = [present() for _, present in self._present]
 
@@ -45,8 +43,6 @@ class Outputs:
 
     def changed(self) -> str | None:
         """Return what has been written since; None if nothing has."""
-        if not self._is_set_up and logging.root.handlers:  # by the first log, or by whoever sets it up
-            return _NAMES[1]
         pairs = zip(self._present, self._before, strict=True)
         return next((name for (name, present), before in pairs if present() != before), None)
 
@@ -108,8 +104,8 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
             yield _NAMES[0], lambda stream=stream: _written(stream)  # type: ignore[misc]
     loggers = [logging.root, *(each for each in logging.root.manager.loggerDict.values())]
     for handler in {id(each): each for logger in loggers for each in optional(logger, "handlers") or ()}.values():
-        if _is_alone_at_file(handler):
-            yield _NAMES[1], lambda handler=handler: _position(handler)  # type: ignore[misc]
+        if _is_opened_late(handler):
+            yield _NAMES[1], lambda handler=handler: optional(handler, "stream") is None  # type: ignore[misc]
         elif not _writes_to_file(handler):
             kept = handler, optional(handler, "stream")
             yield _NAMES[1], lambda kept=kept: (_kept(kept[0]), _written(kept[1]))  # type: ignore[misc]
@@ -118,20 +114,10 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
             yield _NAMES[2], lambda show=show: _kept_by(show)  # type: ignore[misc]
 
 
-def _is_alone_at_file(handler: Any) -> bool:
-    """Whether several processes with a handler would lose what the others have written to its file."""
-    if isinstance(handler, BaseRotatingHandler):
-        return True
-    is_opened_late = isinstance(handler, logging.FileHandler) and optional(handler, "stream") is None
-    return is_opened_late and "a" not in str(optional(handler, "mode"))
-
-
-def _position(handler: Any) -> Any:
-    """Return what tells whether a handler has written to its file: the position there, and which file it is."""
-    stream = optional(handler, "stream")
-    with suppress(Exception):  # it is closed
-        return None if stream is None else (os.fstat(stream.fileno()).st_ino, stream.tell())
-    return None
+def _is_opened_late(handler: Any) -> bool:
+    """Whether a handler opens its file with the first log, and loses what another process has written there."""
+    is_closed = isinstance(handler, logging.FileHandler) and optional(handler, "stream") is None
+    return is_closed and "a" not in str(optional(handler, "mode"))
 
 
 def _writes_to_file(handler: Any) -> bool:

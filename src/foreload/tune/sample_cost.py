@@ -45,7 +45,8 @@ MIN_EPOCH_SECONDS = 1.0
 
 # The time for which samples are loaded to see what they cost, less if an epoch of them is clearly short.
 _COST_SECONDS, _SHORT_COST_SECONDS = 0.02, 0.002
-SLOW_SECONDS = 0.5  # If the first sample takes longer, no other is needed.
+SLOW_SECONDS = 0.5  # If the first samples take longer, two are enough,
+_TOO_SLOW_SECONDS = 1.4  # and one, since the time to measure is limited.
 _FEWEST_SAMPLES = 3
 
 # The samples that show what loading makes in the dataset.
@@ -86,12 +87,13 @@ def sample_cost(
         one = _timed(collate, [dataset[0]])[1]
     if taken <= SLOW_SECONDS:
         taken, loading, done = 0.0, 0.0, 0
-    slowest, sample = 0.0, None
+    slowest, sample = taken, None
     started, busy = time.perf_counter() - taken, _busy_seconds() - loading
     while done < _FEWEST_SAMPLES or (done < 1000 and taken - slowest < _COST_SECONDS):
         others = taken - slowest
         is_short = others > _SHORT_COST_SECONDS and others / max(1, done) * size < MIN_EPOCH_SECONDS / 4
-        if (done and taken > SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
+        # (One sample that takes long may have set up what the others need.)
+        if taken > (SLOW_SECONDS if done > 1 else _TOO_SLOW_SECONDS) or (done >= _FEWEST_SAMPLES and is_short):
             break
         done += 1
         sample = dataset[(done * STRIDE + 1) % size]
@@ -100,7 +102,7 @@ def sample_cost(
         before, taken = taken, time.perf_counter() - started
         slowest = max(slowest, taken - before)
     sample = None  # whose references would count
-    cost = taken / done if done < _FEWEST_SAMPLES else (taken - slowest) / (done - 1)
+    cost = taken / done if done < 2 else (taken - slowest) / (done - 1)
     busy = min(cost, (_busy_seconds() - busy) / done)
     most = max(2, min(work.batch_size or 1, int(SLOW_SECONDS / max(one, 1e-6))))
     several: list[Any] = [*_collating(collate, kept[:most], one, work.batch_size or 1)]

@@ -78,7 +78,7 @@ def _known(value: Any) -> bytes:
         return os.urandom(16)
     if _is_opened(value):
         return b""
-    opened = [each for _, each in walk(value) if is_open(each)]
+    opened = [each for _, each in walk(value) if is_open(each) or is_sealed(each)]
     if any(map(is_written, opened)):
         return os.urandom(16)
     return (_OPEN if opened else _CLOSED) + content_of(value)

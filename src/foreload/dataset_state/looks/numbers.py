@@ -14,13 +14,29 @@ from foreload.checks import Array
 from foreload.dataset_state.looks.look import IsSame, is_same
 from foreload.datasets.mapped_files import mapping_of_large
 
-__all__ = ["Numbers", "is_of_compiler", "memory_of", "numbers_of", "objects_in", "spread"]
+__all__ = ["Numbers", "Room", "is_of_compiler", "memory_of", "numbers_of", "objects_in", "spread"]
 
 # Numbers that take so many bytes are compared as a whole; of more, those at so many places, or in a file.
 _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 1 << 24, 1_024, 16
 
+# The bytes of all arrays and tensors that are copied; of more, some numbers are compared.
+_MOST_COPIED = 1 << 26
+
 # Up to these bytes a copy to compare with takes less than NumPy's comparison does.
 _SHORT_BYTES = 1 << 16
+
+
+class Room:
+    """The bytes of numbers that may still be copied, to compare with later."""
+
+    def __init__(self, left: int = _MOST_COPIED) -> None:
+        self.left = left
+
+    def take(self, size: int) -> bool:
+        """Whether so many bytes may be copied; if so, fewer are left."""
+        is_enough = size <= self.left
+        self.left -= size if is_enough else 0
+        return is_enough
 
 
 class Numbers:
@@ -29,18 +45,20 @@ class Numbers:
     Args:
         name: of what is looked at.
         value: it.
-        most: the bytes that may be compared as a whole, which takes a copy of them.
+        room: for copies of the numbers; where there is none, some are compared.
     """
 
-    def __init__(self, name: str, value: Any, most: int = _MOST_BYTES) -> None:
-        self.name, self._value, self._most = name, value, min(most, _MOST_BYTES)
+    def __init__(self, name: str, value: Any, room: Room) -> None:
+        self.name, self._value, self._room, self._taken = name, value, room, 0
         self._is_bare = isinstance(value, torch.Tensor) and not _attributes_of(value)
         self.renew()
 
     def renew(self) -> None:
         self._form, self._grad = _form_of(self._value), _grad_of(self._value)
         self._before = _whose_memory(self._value)
-        self._are_same = list(numbers_of(self._value, self._most))
+        left = self._room.left = self._room.left + self._taken
+        self._are_same = list(numbers_of(self._value, self._room))
+        self._taken = left - self._room.left
 
     def changed(self) -> str | None:
         if self._is_bare and self._value.__dict__ and (own := _attributes_of(self._value)):
@@ -66,14 +84,18 @@ class Numbers:
 
 def _form_of(value: Any) -> tuple[Any, ...]:
     """Return what says how the numbers of an array or a tensor are to be taken."""
-    if isinstance(value, np.ndarray):
-        return value.shape, value.strides, value.dtype, value.flags.writeable
-    strides = value.stride() if value.layout is torch.strided and not value.is_nested else None
-    return tuple(value.shape) if strides is not None else (), strides, value.dtype, value.requires_grad
+    with suppress(Exception):  # whatever a class of the user's raises
+        if isinstance(value, np.ndarray):
+            return value.shape, value.strides, value.dtype, value.flags.writeable
+        strides = value.stride() if value.layout is torch.strided and not value.is_nested else None
+        return tuple(value.shape) if strides is not None else (), strides, value.dtype, value.requires_grad
+    return ()
 
 
 def _grad_of(value: Any) -> Any:
-    return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None  # (to ask others warns)
+    with suppress(Exception):  # likewise
+        return value.grad if isinstance(value, torch.Tensor) and value.is_leaf else None  # (to ask others warns)
+    return None
 
 
 def is_of_compiler(name: str) -> bool:
@@ -94,8 +116,8 @@ def _whose_memory(value: Any) -> tuple[bool, Any, int | None] | None:
     return None
 
 
-def numbers_of(value: Any, most: int = _MOST_BYTES) -> Iterator[IsSame]:
-    """Compare the numbers of a tensor or an array, all of them unless they take more than ``most`` bytes."""
+def numbers_of(value: Any, room: Room) -> Iterator[IsSame]:
+    """Compare the numbers of a tensor or an array, all of them unless they are many."""
     numbers: Any = value
     if isinstance(value, torch.Tensor):
         version, place = tensor_version(value), _place(value)
@@ -118,13 +140,14 @@ def numbers_of(value: Any, most: int = _MOST_BYTES) -> Iterator[IsSame]:
         in_file = True
         if not file.writable:
             return
-    if numbers.nbytes <= most and not (numbers.flags.c_contiguous or in_file):
+    is_whole = numbers.nbytes <= _MOST_BYTES and not in_file and room.take(numbers.nbytes)
+    if is_whole and not numbers.flags.c_contiguous:
         numbers = numbers.transpose(np.argsort(numbers.strides)[::-1])
         if not numbers.flags.c_contiguous:
             apart = numbers.tobytes()
             yield lambda: bool(numbers.tobytes() == apart)
             return
-    if numbers.nbytes <= most and not in_file:
+    if is_whole:
         flat = numbers.reshape(-1).view(np.uint8)
         if numbers.nbytes <= _SHORT_BYTES:
             before = flat.tobytes()

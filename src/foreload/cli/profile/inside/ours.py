@@ -130,12 +130,13 @@ class _Notes:
                     self._write(loader, path, where)
 
     def _write(self, loader: Any, path: str, where: str) -> None:
-        lanes = [(lane.name, lane.kind) for lane in loader.spans.lanes]
+        recorded = vars(loader)["_fl_recorder"].spans  # a derived class may have spans of its own
+        lanes = [(lane.name, lane.kind) for lane in recorded.lanes]
         about = {"title": _title(loader, where), "where": where, "lanes": lanes, "stats": loader.stats()}
         # Renamed when it is complete, so that no half-written file is read.
         if self._session.spans:
             with open(f"{path}.new", "wb") as spans:
-                sys.modules["numpy"].save(spans, loader.spans.recent())
+                sys.modules["numpy"].save(spans, recorded.recent())
             os.replace(f"{path}.new", f"{path}.npy")
         with open(f"{path}.new", "w") as file:
             json.dump(about, file)
