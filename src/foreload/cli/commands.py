@@ -270,7 +270,7 @@ def pack(
         raise typer.BadParameter(
             f"--shard-size must be a size of at least 1 byte, such as 1GiB, got {shard_size!r}"
         )
-    with typed(data_path="SRC", folder="DST"):
+    with typed(source="SRC", folder="DST"):
         packed = make(source, folder, shard_bytes=full, tiled=tiled, verify=verify)
     count = len(packed.shards)
     already = f", {packed.resumed} of them already there" if packed.resumed else ""
