@@ -40,6 +40,8 @@ def available(names: list[str]) -> tuple[dict[str, Families], dict[str, str]]:
         else:
             missing[name] = problem
             print(f"{name} cannot run: {problem}")
+    if not found:
+        raise SystemExit("no contestant can run; results are left as they are")
     return found, missing
 
 
