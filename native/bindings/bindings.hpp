@@ -51,3 +51,4 @@ void bind_text(nb::module_& module);
 void bind_pieces(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_twisters(nb::module_& module);
+void bind_references(nb::module_& module);

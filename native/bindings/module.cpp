@@ -41,4 +41,5 @@ NB_MODULE(_native, module) {
   bind_pieces(module);
   bind_packing(module);
   bind_twisters(module);
+  bind_references(module);
 }

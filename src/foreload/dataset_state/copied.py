@@ -10,6 +10,7 @@ from foreload.dataset_state.looks.fills import Fills, contents_of, may_fill
 from foreload.dataset_state.looks.look import Look
 from foreload.dataset_state.looks.numbers import Numbers
 from foreload.dataset_state.looks.path import Place
+from foreload.dataset_state.looks.references import References
 from foreload.dataset_state.outputs import Outputs
 from foreload.dataset_state.program.state import ProgramState
 from foreload.dataset_state.settings import Settings
@@ -53,6 +54,7 @@ class CopiedState:
         self._gathered = Gathered()
         self._gathered.follow((((type(part).__name__, place),), part) for place, part in enumerate(parts))
         self._looks = self._gathered.looks
+        self._references: References | None = None
         self._settings = Settings(with_environment=self._gathered.reads_environment)
         self._outputs = Outputs()
 
@@ -66,7 +68,7 @@ class CopiedState:
 
         All else is compared with what it was before: another thread may have set it since.
         """
-        self._program = None
+        self._program = self._references = None
         for look in self._looks:
             if isinstance(look, Numbers):
                 look.sent()
@@ -80,7 +82,14 @@ class CopiedState:
         return self._changed() or self._settings.changed() or self._outputs.redirected()
 
     def _changed(self) -> str | None:
+        if self._are_same():
+            return None
         return next((name for look in self._looks if (name := look.changed()) is not None), None)
+
+    def _are_same(self) -> bool:
+        """Whether all is the very same; if not, it may be equal."""
+        self._references = self._references or References(self._looks)
+        return self._references.hold()
 
     def made(self) -> Fills:
         """Return hashes of what has been made since where nothing was."""
@@ -111,13 +120,15 @@ class CopiedState:
 
     def settled(self) -> str | None:
         """Go on from what was made where nothing was, and may be; return the name of what else has changed."""
-        changed = [number for number, look in enumerate(self._looks) if look.changed() is not None]
+        looks = () if self._are_same() else self._looks
+        changed = [number for number, look in enumerate(looks) if look.changed() is not None]
         self.makes = bool(changed)
         made = [self._made(number) for number in changed]
         if not all(each is not None and self._may_be_made(each) for each in made):
             return self._changed()
         if not changed:
             return None
+        self._references = None
         for number in changed:
             self._looks[number].renew()
         found = (pair for each in made for pair in each or ())

@@ -198,7 +198,7 @@ class Gathered:
             self._go_on([(name, value.__self__)] if is_owner(value.__self__) else [])
         elif isinstance(value, functools.partial):
             for part in ("func", "args", "keywords"):
-                self._add_value(name, partial(getattr, value, part))
+                self._add_attribute(name, value, part)
         elif isinstance(value, type):
             self._watch_class(value)
         elif is_of_pandas(value):  # which pickles in other ways once it has been used
@@ -216,8 +216,13 @@ class Gathered:
     def _add(self, name: str, is_same: Callable[[], bool]) -> None:
         self._look(Whole(name, is_same))
 
-    def _add_value(self, name: str, get: Callable[[], Any], *, is_global: bool = False) -> None:
-        look = Value(name, get)
+    def _add_attribute(self, name: str, holder: Any, attribute: str) -> None:
+        self._add_value(name, partial(getattr, holder, attribute, MISSING), (holder, attribute))
+
+    def _add_value(
+        self, name: str, get: Callable[[], Any], place: tuple[Any, str] | None = None, *, is_global: bool = False
+    ) -> None:
+        look = Value(name, get, place)
         self._look(look)
         is_module = issubclass(type(look.before), ModuleType)
         if not (is_module and is_global):  # of one that code names, only what it names there counts
@@ -240,9 +245,9 @@ class Gathered:
     def _watch_object(self, name: str, value: Any) -> None:
         self._watch_attributes(value)
         if isinstance(value, BaseException):
-            self._add_value("args", partial(getattr, value, "args", MISSING))
+            self._add_attribute("args", value, "args")
         for slot in [slot for kind in type(value).__mro__ for slot in slots_of(kind)]:
-            self._add_value(slot, partial(getattr, value, slot, MISSING))
+            self._add_attribute(slot, value, slot)
         if columns := columns_of(value):
             self._add(name, lambda: len(now := columns_of(value)) == len(columns) and all(map(is_, now, columns)))
             self._go_on((name, part) for part in columns)
@@ -251,7 +256,7 @@ class Gathered:
     def _watch_names(self, own: Mapping[str, Any], names: Iterable[str]) -> None:
         """Watch some variables of a module."""
         for name in names:
-            self._add_value(name, partial(own.get, name, MISSING), is_global=True)
+            self._add_value(name, partial(own.get, name, MISSING), (own, name), is_global=True)
 
     def _watch_module(self, module: ModuleType) -> None:
         """Watch the variables of a module of the user's, and those that its own functions use."""
@@ -264,7 +269,7 @@ class Gathered:
         if not isinstance(value, (tuple, frozenset)):
             self._look(Contents(name, value))
         if isinstance(value, defaultdict):
-            self._add_value("default_factory", partial(getattr, value, "default_factory"))
+            self._add_attribute("default_factory", value, "default_factory")
         if isinstance(value, dict):
             inside = [*dict.values(value), *plain_iter(value)]
         else:
@@ -300,8 +305,8 @@ class Gathered:
 
     def _watch_function(self, name: str, function: FunctionType) -> None:
         for part in ("__defaults__", "__kwdefaults__"):
-            self._add_value(f"{name}.{part}", partial(getattr, function, part))
-        self._look(Value(f"{name}.__code__", partial(getattr, function, "__code__")))
+            self._add_attribute(f"{name}.{part}", function, part)
+        self._look(Value(f"{name}.__code__", partial(getattr, function, "__code__"), (function, "__code__")))
         cells = list(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if is_installed(function.__globals__.get("__name__", "")):
             # One that decorates the user's: what it keeps for itself decides nothing.
@@ -309,7 +314,7 @@ class Gathered:
             self._go_on((variable, value) for variable, value in inside if _is_of_user(value))
             return
         for variable, cell in cells:
-            self._add_value(variable, partial(optional, cell, "cell_contents"))
+            self._add_value(variable, partial(optional, cell, "cell_contents"), (cell, "cell_contents"))
         self.reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
         if (drawing := draws_unseen(function)) is not None:
             self.untold = _UNSEEN.format(drawing)

@@ -121,7 +121,7 @@ class EpochOrder(Iterator[Any]):
             self._renewal = None
         if self._plan is not None:
             self.plan()
-        if self._lookahead is None:
+        if self._lookahead is None or (self._lookahead.is_allowed and self._batches.draws_nothing):
             indices = self._draw()
         else:
             with self._lookahead.watched(ahead=self.num_drawn > self._delivered()):

@@ -10,6 +10,7 @@ from typing import Any
 
 from foreload.dataset_state.kept import kept_values
 from foreload.dataset_state.looks.look import is_same, made_of_pairs
+from foreload.dataset_state.looks.references import References
 from foreload.dataset_state.walk import plain_iter
 
 __all__ = ["ATOMS", "MOST_RECORDS", "Contents", "Kept", "Records", "Unordered", "are_settled"]
@@ -80,6 +81,15 @@ class Contents:
     def lacks(self, place: tuple[str, int]) -> bool:
         return _lacks(self._items(), place[1])
 
+    def tell(self, references: References) -> bool:
+        value, before = self._value, self._before
+        if type(value) not in (list, dict) or self.changed() is not None:
+            return False
+        if not all(map(is_, chain(*self._items()), chain(*before))):
+            return False
+        references.contents(value, before[0] if type(value) is list else chain(*zip(*before, strict=True)))
+        return True
+
 
 def _places(name: str) -> Iterator[tuple[str, int]]:
     return zip(repeat(name), count())
@@ -127,6 +137,7 @@ class Records:
     def renew(self) -> None:
         self.is_whole = True
         self._views: list[Collection[Any]] = []
+        self._containers: list[Any] = []  # lists and dicts
         self._sets: list[set[Any]] = []
         others: dict[int, Any] = {}
         seen: set[int] = set()
@@ -143,6 +154,7 @@ class Records:
             tuples = [value for value in new if type(value) in _FROZEN]
             others |= {id(value): value for value in new if type(value) not in _PYTHONS_OWN}
             self._views += (*lists, *dicts, *map(dict.values, dicts))
+            self._containers += (*lists, *dicts)
             self._sets += sets
             inside = chain.from_iterable((*lists, *sets, *tuples, *dicts, *map(dict.values, dicts)))
             left = [value for value in inside if type(value) not in ATOMS]
@@ -164,6 +176,13 @@ class Records:
 
     def lacks(self, place: tuple[str, int]) -> bool:
         return _lacks(self._views, place[1])
+
+    def tell(self, references: References) -> bool:
+        if self._sets or self.changed() is not None:
+            return False
+        for value in self._containers:
+            references.contents(value, chain(*value.items()) if type(value) is dict else value)
+        return True
 
 
 class Unordered(list[Any]):
@@ -189,3 +208,6 @@ class Kept:
 
     def lacks(self, place: tuple[str, int]) -> bool:
         return not kept_values(self._function)
+
+    def tell(self, references: References) -> bool:
+        return False

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from operator import is_
 from typing import Any, Protocol
+
+from foreload.dataset_state.looks.references import References
 
 __all__ = ["MISSING", "Attributes", "Look", "Value", "Whole", "is_same"]
 
@@ -37,6 +40,9 @@ class Look(Protocol):
     def renew(self) -> None:
         """Compare with what is there now from here on."""
 
+    def tell(self, references: References) -> bool:
+        """Add what is looked at to the references; return whether nothing has changed as long as these hold."""
+
 
 @dataclass
 class Whole:
@@ -57,12 +63,21 @@ class Whole:
     def renew(self) -> None:
         """Go on to compare with what was there before."""
 
+    def tell(self, references: References) -> bool:
+        return False
+
 
 class Value:
-    """A look at one variable, attribute or slot, which ``get`` returns."""
+    """A look at one variable, attribute or slot.
 
-    def __init__(self, name: str, get: Callable[[], Any]) -> None:
-        self.name, self._get, self.before = name, get, get()
+    Args:
+        name: of what is looked at.
+        get: returns it.
+        place: what holds it, and the name that it has there; None: it is no variable or attribute.
+    """
+
+    def __init__(self, name: str, get: Callable[[], Any], place: tuple[Any, str] | None = None) -> None:
+        self.name, self._get, self._place, self.before = name, get, place, get()
 
     def changed(self) -> str | None:
         return None if is_same(self._get(), self.before) else self.name
@@ -75,6 +90,18 @@ class Value:
 
     def renew(self) -> None:
         self.before = self._get()
+
+    def tell(self, references: References) -> bool:
+        if self._place is None or self._get() is not self.before:
+            return False
+        holder, name = self._place
+        if type(holder) is dict:
+            references.variable(holder, name, self.before)
+            return True
+        if self.before is MISSING:
+            return False
+        references.attribute(holder, name, self.before)
+        return True
 
 
 class Attributes:
@@ -100,7 +127,7 @@ class Attributes:
         own = self._own = vars(self._holder)
         if type(self._holder) is not self._kind:
             return self.name
-        if list(own) == self._names and all(map(is_, own.values(), self._values)):
+        if self._are_same(own):
             return None
         return next((name for name, before, value in self._pairs() if not is_same(value, before)), None)
 
@@ -111,6 +138,20 @@ class Attributes:
 
     def lacks(self, place: tuple[str, int]) -> bool:
         return _is_nothing(vars(self._holder).get(place[0], MISSING))
+
+    def tell(self, references: References) -> bool:
+        own = vars(self._holder)
+        if type(own) is not dict or vars(self._holder) is not own:
+            return False
+        if any(map(self._is_left_out, own)) or self.changed() is not None or not self._are_same(own):
+            return False
+        references.type_of(self._holder, self._kind)
+        references.attribute(self._holder, "__dict__", own)
+        references.contents(own, chain.from_iterable(zip(self._names, self._values, strict=True)))
+        return True
+
+    def _are_same(self, own: Any) -> bool:
+        return list(own) == self._names and all(map(is_, own.values(), self._values))
 
     def _pairs(self) -> Iterator[tuple[str, Any, Any]]:
         before = dict(zip(self._names, self._values, strict=True))

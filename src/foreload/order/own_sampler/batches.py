@@ -27,6 +27,9 @@ __all__ = ["SamplerBatches"]
 # States of a sampler that are held at a time, beside those of batches on their way to the loop.
 _MOST_STATES = 64
 
+# Those of Python's own sequences, and of what a sampler made of them.
+_PLAIN_ITERATORS = frozenset({type(iter([0])), type(iter((0,))), type(iter(range(0))), type(iter(range(1 << 70)))})
+
 
 class SamplerBatches(Iterator[Any]):
     """The batches of a user's sampler or batch sampler, iterated as torch iterates it.
@@ -221,6 +224,22 @@ class SamplerBatches(Iterator[Any]):
             yield item
 
     @property
+    def _is_plain(self) -> bool:
+        """Whether the next batch is all that comes next in a list."""
+        leaves_out = self._taken or self._skip is not None or self._stateful
+        return self._known is None and not leaves_out and self.draws_nothing
+
+    def _plainly(self, size: int) -> list[Any]:
+        batch = list(islice(self._raw, size))
+        self._at += len(batch)
+        return batch
+
+    @property
+    def draws_nothing(self) -> bool:
+        """Whether the next batch is cut from a list that is there already, so that no code of the user's runs."""
+        return self._cuts and type(self._raw) in _PLAIN_ITERATORS and not self._again
+
+    @property
     def draw(self) -> Callable[[], Any]:
         """What :func:`next` calls."""
         return self.__next__
@@ -232,7 +251,7 @@ class SamplerBatches(Iterator[Any]):
             # Torch looks at the size for each batch, but only for the first if it leaves out the last.
             is_fixed = self._sampler.drop_last and self._asked > 0
             size = self.bounds.look(None if is_fixed else self._sampler, self._asked)
-            batch = list(islice(items, size))
+            batch = self._plainly(size) if self._is_plain else list(islice(items, size))
             if not batch or (len(batch) < size and self._sampler.drop_last):
                 self._note(over=True)
                 raise StopIteration
