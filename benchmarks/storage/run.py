@@ -125,7 +125,7 @@ def contest(work: Work, chosen: list[Contestant], options: argparse.Namespace) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[""], help="workloads: parts of their names")
+    parser.add_argument("--only", nargs="+", default=[""], help="workloads: their names, or parts of these")
     parser.add_argument("--contestants", nargs="+", default=[""], help="parts of their names")
     parser.add_argument("--seconds", type=float, default=5, help="the least length of a run")
     parser.add_argument("--rounds", type=int, default=3, help="turns where nothing is emulated")
@@ -135,7 +135,12 @@ def main() -> None:
         "--wait", type=float, default=600, help="seconds to wait for a quiet machine, per workload"
     )
     options = parser.parse_args()
-    works = [work for work in ALL if any(text in work.name for text in options.only)]
+    whole = {work.name for work in ALL}.intersection(options.only)  # of which others begin with the names
+    works = [
+        work
+        for work in ALL
+        if work.name in whole or any(text in work.name for text in options.only if text not in whole)
+    ]
     works = [work.shortened() if options.quick else work for work in works]
     missing = {}
     chosen = [one for one in contestants.ALL if any(text in one.name for text in options.contestants)]
