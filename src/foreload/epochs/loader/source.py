@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, IterableDataset, Sampler, _DatasetKin
 from foreload._torch import auto_collates, expected_length, index_sampler
 from foreload.batch.collate import pin_device, warn_of_pinning
 from foreload.batch.failure import EpochErrors
+from foreload.batch.generators.loops import LoopGenerators
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget, reuse_freed
 from foreload.cache.view import CachedView
@@ -63,7 +64,7 @@ class EpochSource(LoaderOrder[T_co]):
         self._fl_recorder = Recorder()
         self._fl_crew = Crew(self._fl_recorder, weakref.WeakMethod(self._fl_set_count))
         self._fl_cursor: Cursor | None = None  # of the latest epoch
-        self._fl_turn, self._fl_lookahead = Turn(), Lookahead()
+        self._fl_turn, self._fl_lookahead = Turn(), Lookahead(LoopGenerators())
         self._fl_running: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
     def _fl_set_count(self, count: int) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
-import torch
+from typing import Any, Protocol
 
 from foreload.errors import warn_user
 from foreload.order.generator_states import own_generator
 
 __all__ = ["Lookahead"]
+
+
+class _Generators(Protocol):
+    """The generators that the loop draws from."""
+
+    def save(self) -> None: ...
+
+    def have_drawn(self) -> bool: ...
 
 
 class Lookahead:
@@ -23,10 +26,15 @@ class Lookahead:
     It may not if it draws from the loop's generators with each batch: the loop draws in between, and both would
     get other numbers than without workers. Most samplers draw when they are asked for the first batch, or never.
 
+    Args:
+        generators: the loop's.
+
     Attributes:
         is_allowed: whether it may be asked ahead now.
 
-    >>> lookahead = Lookahead()
+    >>> import random
+    >>> from foreload.batch.generators.loops import LoopGenerators
+    >>> lookahead = Lookahead(LoopGenerators())
     >>> lookahead.begin(sampler=None)
     >>> with lookahead.watched(ahead=False): number = random.random()
     >>> lookahead.is_allowed
@@ -36,7 +44,8 @@ class Lookahead:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, generators: _Generators) -> None:
+        self._generators = generators
         self.is_allowed = False
         self._is_refused = False  # for the coming epochs too
         self._num_drawing = 0  # batches of this epoch for which the sampler drew
@@ -55,11 +64,13 @@ class Lookahead:
         Args:
             ahead: whether the loop has not requested that batch yet.
         """
-        before = self._states()
+        before = self._own_state()
+        self._generators.save()
         try:
             yield
         finally:
-            self._note(has_drawn=self._states() != before, ahead=ahead)
+            has_drawn = self._generators.have_drawn() or self._own_state() != before
+            self._note(has_drawn=has_drawn, ahead=ahead)
 
     def _note(self, *, has_drawn: bool, ahead: bool) -> None:
         self._num_drawing += has_drawn
@@ -73,8 +84,6 @@ class Lookahead:
                 )
         self.is_allowed = not (has_drawn or self._is_refused)
 
-    def _states(self) -> tuple[Any, ...]:
+    def _own_state(self) -> bytes | None:
         own = own_generator(self._sampler)
-        generators = torch.default_generator, *(() if own is None else (own,))
-        states = (generator.get_state().numpy().tobytes() for generator in generators)
-        return random.getstate(), pickle.dumps(np.random.get_state(legacy=False)), *states
+        return None if own is None else own.get_state().numpy().tobytes()
