@@ -69,7 +69,19 @@ void gather(const void* source, int64_t rows, size_t row_bytes, const int64_t* i
   }
 }
 
-void gather_from(const int64_t* addresses, size_t row_bytes, size_t count, void* out) {
+namespace {
+
+// Calls copy(begin, end) for shares of `count` rows, by up to `threads` threads.
+template <typename Copy>
+void share_rows(size_t threads, size_t row_bytes, size_t count, const Copy& copy) {
+  constexpr size_t kBytesEach = 64 << 10, kLong = 4 << 20;
+  const size_t bytes = count * row_bytes;
+  const size_t parts = std::max<size_t>(1, std::min(bytes / kBytesEach, count));
+  share_out(parts, threads > 0 ? threads - 1 : 0, bytes >= kLong,
+            [&](size_t number) { copy(count * number / parts, count * (number + 1) / parts); });
+}
+
+void copy_from(const int64_t* addresses, size_t row_bytes, size_t count, void* out) {
   char* to = static_cast<char*>(out);
   const auto row = [&](size_t i) { return reinterpret_cast<const char*>(addresses[i]); };
   for (size_t i = 0; i < count; ++i) {
@@ -81,13 +93,17 @@ void gather_from(const int64_t* addresses, size_t row_bytes, size_t count, void*
   }
 }
 
+}  // namespace
+
+void gather_from(size_t threads, const int64_t* addresses, size_t row_bytes, size_t count, void* out) {
+  share_rows(threads, row_bytes, count, [&](size_t begin, size_t end) {
+    copy_from(addresses + begin, row_bytes, end - begin, static_cast<char*>(out) + begin * row_bytes);
+  });
+}
+
 void gather_by(size_t threads, const void* source, int64_t rows, size_t row_bytes, const int64_t* indices,
                size_t count, void* out) {
-  constexpr size_t kBytesEach = 64 << 10, kLong = 4 << 20;
-  const size_t bytes = count * row_bytes;
-  const size_t parts = std::max<size_t>(1, std::min(bytes / kBytesEach, count));
-  share_out(parts, threads > 0 ? threads - 1 : 0, bytes >= kLong, [&](size_t number) {
-    const size_t begin = count * number / parts, end = count * (number + 1) / parts;
+  share_rows(threads, row_bytes, count, [&](size_t begin, size_t end) {
     gather(source, rows, row_bytes, indices + begin, end - begin,
            static_cast<char*>(out) + begin * row_bytes);
   });

@@ -13,10 +13,11 @@ void check_indices(const int64_t* indices, size_t count, int64_t rows);
 void gather(const void* source, int64_t rows, size_t row_bytes, const int64_t* indices, size_t count,
             void* out);
 
-// out row i = the row at addresses[i].
-void gather_from(const int64_t* addresses, size_t row_bytes, size_t count, void* out);
+// out row i = the row at addresses[i]. By up to `threads` threads, of which the calling one is the first, if
+// there is enough to copy.
+void gather_from(size_t threads, const int64_t* addresses, size_t row_bytes, size_t count, void* out);
 
-// As gather, by up to `threads` threads, of which the calling one is the first, if there is enough to copy.
+// As gather, by up to `threads` threads, likewise.
 void gather_by(size_t threads, const void* source, int64_t rows, size_t row_bytes, const int64_t* indices,
                size_t count, void* out);
 

@@ -22,7 +22,7 @@ int main() {
       addresses.push_back(reinterpret_cast<int64_t>(source.data() + row * width));
     }
     std::vector<uint8_t> same(out.size());
-    foreload::gather_from(addresses.data(), width, addresses.size(), same.data());
+    foreload::gather_from(1, addresses.data(), width, addresses.size(), same.data());
     CHECK(same == out);
   }
   // Several threads copy the same, whatever the share of each.
@@ -36,6 +36,14 @@ int main() {
     std::vector<uint8_t> together(97 * width);
     foreload::gather_by(threads, source.data(), 50, width, places.data(), places.size(), together.data());
     CHECK(together == alone);
+    std::vector<int64_t> addresses;
+    for (const int64_t place : places) {
+      const size_t row = static_cast<size_t>(place < 0 ? place + 50 : place);
+      addresses.push_back(reinterpret_cast<int64_t>(source.data() + row * width));
+    }
+    std::vector<uint8_t> from(97 * width);
+    foreload::gather_from(threads, addresses.data(), width, addresses.size(), from.data());
+    CHECK(from == alone);
   }
   foreload::check_indices(indices.data(), indices.size(), 5);
   CHECK_THROWS(foreload::check_indices(indices.data(), indices.size(), 4), index);

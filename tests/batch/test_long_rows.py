@@ -1,0 +1,76 @@
+"""Samples of many numbers: copied to their batch without torch's threads, and as torch copies them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import default_collate
+
+import foreload as fl
+
+LONG = 1 << 15
+
+Make = Callable[[int, torch.dtype], torch.Tensor]
+
+
+def plain(length: int, dtype: torch.dtype) -> torch.Tensor:
+    return (torch.arange(length) * 7 % 251).to(dtype)
+
+
+FORMS: dict[str, Make] = {
+    "plain": plain,
+    "every second": lambda length, dtype: plain(2 * length, dtype)[::2],
+    "transposed": lambda length, dtype: plain(2 * length, dtype).view(2, length).t()[:, 0],
+    "negative bit": lambda length, dtype: torch.complex(torch.ones(length), plain(length, torch.float32)).conj().imag,
+    "conjugate": lambda length, dtype: torch.complex(torch.ones(length), plain(length, torch.float32)).conj(),
+    "expanded": lambda length, dtype: plain(1, dtype).expand(length),
+    "requires grad": lambda length, dtype: plain(length, torch.float32).requires_grad_(),
+    "offset": lambda length, dtype: plain(length + 3, dtype)[3:],
+    "of bfloat16": lambda length, dtype: plain(length, torch.bfloat16),
+    "bools": lambda length, dtype: plain(length, torch.bool),
+    "planes": lambda length, dtype: plain(length // 3 * 3, dtype).view(1, length // 3, 3).permute(2, 0, 1),
+}  # fmt: skip
+
+
+@given(
+    st.sampled_from(sorted(FORMS)),
+    st.sampled_from([torch.uint8, torch.float32, torch.int64]),
+    st.sampled_from([LONG - 1, LONG, LONG + 1, 3 * LONG]),
+    st.integers(1, 4),
+)
+def test_batches_are_torchs(form: str, dtype: torch.dtype, length: int, count: int) -> None:
+    samples = [FORMS[form](length, dtype) for _ in range(count)]
+    expected = default_collate(samples)
+    (got,) = fl.DataLoader(samples, batch_size=count, num_workers=0)
+    assert torch.equal(got, expected)
+    assert (got.dtype, got.requires_grad, got.is_neg(), got.is_conj()) == (
+        expected.dtype,
+        expected.requires_grad,
+        expected.is_neg(),
+        expected.is_conj(),
+    )
+    assert got.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("count", [2, 16])
+def test_torchs_threads_copy_none(workers: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [np.full(LONG + 1, number, np.float32) for number in range(count)]
+
+    def stack(*_: Any, **__: Any) -> Any:
+        raise AssertionError("torch copies it")
+
+    monkeypatch.setattr(torch, "stack", stack)
+    (got,) = fl.DataLoader(
+        samples, batch_size=count, num_workers=workers, workers="processes" if workers else "auto"
+    )
+    assert np.array_equal(got.numpy(), np.stack(samples))
+
+
+def test_samples_of_other_shapes_are_refused_as_torch_refuses_them() -> None:
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        next(iter(fl.DataLoader([torch.ones(LONG + 1), torch.ones(LONG + 2)], batch_size=2, num_workers=0)))
