@@ -21,12 +21,16 @@ def plain(length: int, dtype: torch.dtype) -> torch.Tensor:
     return (torch.arange(length) * 7 % 251).to(dtype)
 
 
+def conjugate(length: int) -> torch.Tensor:
+    return torch.complex(torch.ones(length), plain(length, torch.float32)).conj()
+
+
 FORMS: dict[str, Make] = {
     "plain": plain,
     "every second": lambda length, dtype: plain(2 * length, dtype)[::2],
     "transposed": lambda length, dtype: plain(2 * length, dtype).view(2, length).t()[:, 0],
-    "negative bit": lambda length, dtype: torch.complex(torch.ones(length), plain(length, torch.float32)).conj().imag,
-    "conjugate": lambda length, dtype: torch.complex(torch.ones(length), plain(length, torch.float32)).conj(),
+    "negative bit": lambda length, dtype: conjugate(length).imag,
+    "conjugate": lambda length, dtype: conjugate(length),
     "expanded": lambda length, dtype: plain(1, dtype).expand(length),
     "requires grad": lambda length, dtype: plain(length, torch.float32).requires_grad_(),
     "offset": lambda length, dtype: plain(length + 3, dtype)[3:],
