@@ -54,7 +54,7 @@ class CopiedState:
         self._gathered = Gathered()
         self._gathered.follow((((type(part).__name__, place),), part) for place, part in enumerate(parts))
         self._looks = self._gathered.looks
-        self._references: References | None = None
+        self._references: References | None = References(self._looks)  # before copies of this are made
         self._settings = Settings(with_environment=self._gathered.reads_environment)
         self._outputs = Outputs()
 

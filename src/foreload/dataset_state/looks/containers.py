@@ -87,7 +87,8 @@ class Contents:
             return False
         if not all(map(is_, chain(*self._items()), chain(*before))):
             return False
-        references.contents(value, before[0] if type(value) is list else chain(*zip(*before, strict=True)))
+        held = before[0] if type(value) is list else [*chain.from_iterable(zip(*before, strict=True))]
+        references.contents([value], held)
         return True
 
 
@@ -180,8 +181,8 @@ class Records:
     def tell(self, references: References) -> bool:
         if self._sets or self.changed() is not None:
             return False
-        for value in self._containers:
-            references.contents(value, chain(*value.items()) if type(value) is dict else value)
+        held = (chain.from_iterable(value.items()) if type(value) is dict else value for value in self._containers)
+        references.contents(self._containers, [*chain.from_iterable(held)])
         return True
 
 

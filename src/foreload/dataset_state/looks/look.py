@@ -147,7 +147,7 @@ class Attributes:
             return False
         references.type_of(self._holder, self._kind)
         references.attribute(self._holder, "__dict__", own)
-        references.contents(own, chain.from_iterable(zip(self._names, self._values, strict=True)))
+        references.contents([own], [*chain.from_iterable(zip(self._names, self._values, strict=True))])
         return True
 
     def _are_same(self, own: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from operator import is_
 from typing import Any, Protocol
 
@@ -41,11 +42,12 @@ class References:
         variables, attributes = self._new_variables, self._new_attributes = _Named(), _Named()
         self._typed: tuple[list[Any], list[type]] = ([], [])
         self._containers: list[list[Any] | dict[Any, Any]] = []
-        self._held: list[Any] = []  # what the containers held
+        self._held: list[list[Any]] = []  # what they held, several at a time
         self._others = [look for look in looks if not look.tell(self)]
         self._variables, self._attributes = variables.columns(), attributes.columns()
         self._sizes = np.fromiter(map(len, self._containers), np.int64, len(self._containers))
-        self._contents = np.fromiter(map(id, self._held), np.int64, len(self._held))
+        contents = chain.from_iterable(self._held)
+        self._contents = np.fromiter(map(id, contents), np.int64, sum(map(len, self._held)))
 
     def variable(self, variables: dict[Any, Any], name: str, value: Any) -> None:
         """Add a variable of a name, and the value that it had, if it had one."""
@@ -60,10 +62,10 @@ class References:
         self._typed[0].append(value)
         self._typed[1].append(kind)
 
-    def contents(self, container: list[Any] | dict[Any, Any], held: Iterable[Any]) -> None:
-        """Add a container, and what it held: of a dict, each key and its value in turn."""
-        self._containers.append(container)
-        self._held += held
+    def contents(self, containers: Iterable[list[Any] | dict[Any, Any]], held: list[Any]) -> None:
+        """Add containers, and what they held, one after the other: of a dict, each key and its value."""
+        self._containers += containers
+        self._held.append(held)
 
     def hold(self) -> bool:
         """Whether all is as it was; if not, it may still be equal to that."""
