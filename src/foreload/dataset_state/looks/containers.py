@@ -85,6 +85,8 @@ class Contents:
         value, before = self._value, self._before
         if type(value) not in (list, dict) or self.changed() is not None:
             return False
+        if type(value) is list and len(value) > _SHORT:  # which Python compares faster
+            return False
         if not all(map(is_, chain(*self._items()), chain(*before))):
             return False
         held = before[0] if type(value) is list else [*chain.from_iterable(zip(*before, strict=True))]
