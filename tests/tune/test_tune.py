@@ -110,6 +110,20 @@ def test_only_what_can_help_is_considered(held: float, cpu: float, waited: float
     assert all(other.threads <= 4 for other in tuner._others(tuner.setting, 8, stats, copies=1))
 
 
+@pytest.mark.parametrize(("computed", "threads"), [(0.0, {8, 16, 32}), (0.08, set())])
+def test_what_the_loops_thread_computes_is_no_waiting(computed: float, threads: set[int]) -> None:
+    stages = {name: {"seconds": 0.0} for name in ("read", "decode", "cache", "sample", "transform", "batch")}
+    stats = {
+        "seconds": 1.0,
+        "wait_seconds": 0.1,
+        "lock": None,
+        "cpu": {"share": 0.5, "cores": 2},
+        "stages": {**stages, "sample": {"seconds": 4.0}, "wait": {"cpu_seconds": computed}},
+    }
+    tuner = Tuner(Setting(4, 8), 2, [], deeper=True)
+    assert {other.threads for other in tuner._others(tuner.setting, 100, stats)} - {granted_cores()} == threads
+
+
 @pytest.mark.slow
 def test_batches_of_python_that_holds_the_lock_stay_the_same() -> None:
     loader = tuned(dataset=Locked(), batch_size=16)

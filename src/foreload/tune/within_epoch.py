@@ -215,7 +215,9 @@ class Tuner:
 
     def _others(self, setting: Setting, room: int, stats: Any, copies: int = 1) -> set[Setting]:
         """Return the settings that may be better."""
-        if stats["wait_seconds"] < _NEGLIGIBLE_SHARE * stats["seconds"]:
+        # What the loop's thread computes meanwhile, no others save.
+        computed = stats["stages"].get("wait", {"cpu_seconds": 0.0})["cpu_seconds"] if setting.threads else 0.0
+        if stats["wait_seconds"] - computed < _NEGLIGIBLE_SHARE * stats["seconds"]:
             return set()  # a loop that does not wait cannot get faster
         numbers = {1 << power for power in range(_MAX_THREADS.bit_length())} | {granted_cores()}
         lock = stats["lock"]
