@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.distributed as distributed
-from torch.autograd import profiler
+from torch.autograd import forward_ad, profiler
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import _get_current_function_mode
 from torch.utils._device import DeviceContext
@@ -119,16 +119,17 @@ def wrapper_kind(dataset: Any) -> type | None:
     return kind if is_own else None
 
 
-_TensorBase, _randperm = torch._C.TensorBase, torch.randperm
+_TensorBase, _randperm, _transform = torch._C.TensorBase, torch.randperm, torch._C._functorch.maybe_current_level
 _num_dispatch_modes, _num_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 
 
 def has_plain_tensors() -> bool:
-    """Whether torch itself indexes and stacks tensors in the calling thread, not a mode or a replaced method.
+    """Whether torch itself indexes and stacks tensors in the calling thread, as they are in memory.
 
-    The mode of ``torch.set_default_device`` is none of these: it changes only where new tensors are made.
+    Not by a mode (but that of ``set_default_device``), ``torch.func``, dual numbers or a replaced method.
     """
-    if _num_dispatch_modes() or torch.Tensor.__getitem__ is not _TensorBase.__getitem__:
+    is_transformed = _transform() is not None or forward_ad._current_level >= 0
+    if is_transformed or _num_dispatch_modes() or torch.Tensor.__getitem__ is not _TensorBase.__getitem__:
         return False
     depth: int = _num_function_modes()
     return not depth or all(
@@ -143,8 +144,7 @@ def innermost_function_mode() -> Any:
 
 def has_own_randperm() -> bool:
     """Whether ``torch.randperm`` is torch's own, with no mode around that may put something else in its place."""
-    is_own = torch.randperm is _randperm and not torch._C._len_torch_dispatch_stack()
-    return is_own and not torch._C._len_torch_function_stack()
+    return torch.randperm is _randperm and not (_num_dispatch_modes() or _num_function_modes())
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:

@@ -78,3 +78,56 @@ def test_torchs_threads_copy_none(workers: int, count: int, monkeypatch: pytest.
 def test_samples_of_other_shapes_are_refused_as_torch_refuses_them() -> None:
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
         next(iter(fl.DataLoader([torch.ones(LONG + 1), torch.ones(LONG + 2)], batch_size=2, num_workers=0)))
+
+
+def batch_of(samples: list[torch.Tensor]) -> torch.Tensor:
+    (batch,) = fl.DataLoader(samples, batch_size=len(samples), num_workers=0)
+    return batch  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("length", [LONG + 1, 8 * LONG])
+def test_zeros_that_take_no_memory(length: int) -> None:
+    samples = [torch._efficientzerotensor(length) for _ in range(2)]  # type: ignore[attr-defined]
+    assert torch.equal(batch_of(samples), torch.zeros(2, length))
+
+
+@pytest.mark.parametrize("length", [LONG + 1, 8 * LONG])
+def test_dual_numbers_keep_their_tangents(length: int) -> None:
+    with torch.autograd.forward_ad.dual_level():
+        samples = [
+            torch.autograd.forward_ad.make_dual(torch.ones(length), torch.ones(length)) for _ in range(2)
+        ]
+        tangent = torch.autograd.forward_ad.unpack_dual(batch_of(samples).sum()).tangent
+    assert tangent == 2 * length
+
+
+def test_functions_that_are_transformed() -> None:
+    loader = fl.DataLoader([torch.ones(LONG + 1), 2 * torch.ones(LONG + 1)], batch_size=2, num_workers=0)
+    next(iter(loader))
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        return sum((weight * batch).sum() for batch in loader)  # type: ignore[return-value]
+
+    assert torch.func.grad(loss)(torch.tensor(1.0)) == 3 * (LONG + 1)
+    assert torch.func.functionalize(loss)(torch.tensor(1.0)) == 3 * (LONG + 1)  # type: ignore[attr-defined]
+
+
+def test_a_mode_sees_the_batch_made() -> None:
+    class Doubling(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            return result * 2 if function is torch.stack else result
+
+    samples = [torch.ones(LONG + 1) for _ in range(2)]
+    with Doubling():
+        assert torch.equal(batch_of(samples), default_collate(samples))
+
+
+def test_a_small_batch_may_be_resized_as_torchs_may() -> None:
+    batch = batch_of([torch.ones(LONG + 1) for _ in range(2)])
+    assert batch.resize_(3, LONG + 1).shape == (3, LONG + 1)
+
+
+def test_kinds_of_numbers_that_torch_cannot_stack() -> None:
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        batch_of([torch.zeros(LONG + 1, dtype=torch.uint8).view(torch.uint4) for _ in range(2)])

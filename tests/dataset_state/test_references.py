@@ -123,7 +123,7 @@ def test_where_references_hold_no_look_tells_of_a_change(held: Any, change: Any,
 @given(st.lists(values, max_size=8), st.lists(values, max_size=8), st.data())
 def test_contents_are_compared_as_python_compares_them(one: Any, other: Any, data: Any) -> None:
     before = [one, dict(enumerate(other))]
-    flat = [*one, *(each for pair in enumerate(other) for each in pair)]
+    flat = [*one, *range(len(other)), *other]
     addresses = np.array([id(each) for each in flat], np.int64)
     sizes = np.array([len(one), len(other)])
     assert _native.are_contents(before, sizes, addresses)
@@ -200,3 +200,82 @@ def test_a_dataset_tells_of_the_changes_that_its_looks_tell_of(held: Any, value:
     assert (state.changed() is None) == is_same(value, before)
     box.value = before
     assert state.changed() is None
+
+
+def test_what_another_thread_changes_while_references_are_made_is_seen() -> None:
+    class Late(Records):
+        """Changes a record once it has been compared."""
+
+        def tell(self, references: References) -> bool:
+            told = super().tell(references)
+            records[0]["value"] = "other"
+            return told
+
+    class Early(Records):
+        """Changes a record right before it is told."""
+
+        def tell(self, references: References) -> bool:
+            records[0]["value"] = "other"
+            return super().tell(references)
+
+    for kind in (Late, Early):
+        records = [{"value": "one"}, {"value": "two"}]
+        assert not References([kind("records", records)]).hold()
+    names = {"scale": 2}
+    references = References([look := Value("scale", lambda: names.get("scale", MISSING), (names, "scale"))])
+    assert references.hold()
+
+    class Going(dict):  # type: ignore[type-arg]
+        """The variable goes once it has been asked for."""
+
+    going: dict[str, int] = {"scale": 2}
+    look = Value("scale", lambda: going.get("scale", MISSING) if going else look.before, (going, "scale"))
+    value = look.before
+    going.clear()
+    look.before = value
+    assert not References([look]).hold()
+    assert References([Value("scale", lambda: 1, (Going(scale=2), "scale"))]).hold()
+
+
+def test_an_empty_cell_is_left_to_its_look_and_an_interrupt_is_none_of_a_looks() -> None:
+    def outer() -> Any:
+        def inner() -> Any:
+            return later
+
+        if inner is None:
+            later = 1
+        return inner
+
+    function = outer()
+    cell = function.__closure__[0]
+    look = Value("later", lambda: None, (cell, "cell_contents"))
+    assert References([look]).hold()
+
+    class Interrupting:
+        is_due = False
+
+        @property
+        def size(self) -> int:
+            if Interrupting.is_due:
+                raise KeyboardInterrupt
+            return 3
+
+    holder = Interrupting()
+    references = References([Value("size", lambda: 3, (holder, "size"))])
+    assert references.hold()
+    Interrupting.is_due = True
+    with pytest.raises(KeyboardInterrupt):
+        references.hold()
+
+
+def test_variables_in_a_dict_of_another_class_are_those_of_the_dict() -> None:
+    class Names(dict):  # type: ignore[type-arg]
+        """Has an attribute of a variable's name."""
+
+    names = Names(scale=2)
+    names.scale = names["scale"]
+    exec("def get(): return scale", names)
+    state = CopiedState(names["get"])
+    assert state.changed() is None
+    names["scale"] = 5
+    assert state.changed() == "scale"

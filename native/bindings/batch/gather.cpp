@@ -102,17 +102,25 @@ void bind_gather(nb::module_& module) {
       "Copy rows: out[i] = source[indices[i]], for two-dimensional arrays of bytes.");
   module.def(
       "gather_from",
-      [](const Indices& addresses, const OutRows& out, size_t threads) {
+      [](const Indices& addresses, const OutRows& out) {
         if (out.shape(0) != addresses.shape(0)) {
           throw foreload::Error(foreload::ErrorKind::value, "out must have one row per address");
         }
         std::optional<ReleaseGil> release;
         if (out.size() > kShort) release.emplace();
-        foreload::gather_from(threads, addresses.data(), out.shape(1), addresses.shape(0), out.data());
+        foreload::gather_from(1, addresses.data(), out.shape(1), addresses.shape(0), out.data());
       },
-      nb::arg("addresses"), nb::arg("out").noconvert(), nb::arg("threads") = 1,
-      "Copy rows: out[i] = the bytes at addresses[i], which the caller keeps; large batches by up to so many "
-      "threads.");
+      nb::arg("addresses"), nb::arg("out").noconvert(),
+      "Copy rows: out[i] = the bytes at addresses[i], which the caller keeps.");
+  module.def(
+      "copy_rows",
+      [](const Indices& addresses, size_t row_bytes, uintptr_t out, size_t threads) {
+        const ReleaseGil release;
+        foreload::gather_from(threads, addresses.data(), row_bytes, addresses.shape(0),
+                              reinterpret_cast<void*>(out));
+      },
+      nb::arg("addresses"), nb::arg("row_bytes"), nb::arg("out"), nb::arg("threads"),
+      "Copy rows to an address, where there must be room; large batches by up to so many threads.");
   nb::class_<RowSources>(
       module, "RowSources",
       "Arrays of so many rows each, given by address and bytes per row, which the caller keeps.")

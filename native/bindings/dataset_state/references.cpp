@@ -26,7 +26,7 @@ bool holds(const nb::dict& dict, const int64_t* addresses, size_t size) {
   PyObject *key = nullptr, *value = nullptr;
   Py_ssize_t place = 0;
   for (size_t number = 0; PyDict_Next(dict.ptr(), &place, &key, &value) != 0; ++number) {
-    if (!is_at(key, addresses[2 * number]) || !is_at(value, addresses[2 * number + 1])) return false;
+    if (!is_at(key, addresses[number]) || !is_at(value, addresses[size + number])) return false;
   }
   return true;
 }
@@ -67,7 +67,8 @@ bool are_attributes(const nb::list& owners, const nb::list& names, Indices addre
   check_length(addresses.size(), owners.size(), "addresses");
   for (size_t number = 0; number < owners.size(); ++number) {
     PyObject* const value = PyObject_GetAttr(item(owners, number), item(names, number));
-    if (value == nullptr) {  // whatever its own code raises
+    if (value == nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();  // an interrupt, say
       PyErr_Clear();
       return false;
     }
@@ -82,8 +83,9 @@ bool are_attributes(const nb::list& owners, const nb::list& names, Indices addre
 
 // Objects are compared by address, so whoever calls these has to hold those that were there before.
 void bind_references(nb::module_& module) {
-  module.def("are_contents", &are_contents, nb::arg("containers"), nb::arg("sizes"), nb::arg("addresses"),
-             "Whether lists and dicts hold these objects, and no others: of a dict, each key and its value.");
+  module.def(
+      "are_contents", &are_contents, nb::arg("containers"), nb::arg("sizes"), nb::arg("addresses"),
+      "Whether lists and dicts hold these objects, and no others: of a dict, all keys, then all values.");
   module.def("are_variables", &are_variables, nb::arg("dicts"), nb::arg("names"), nb::arg("addresses"),
              "Whether each dict has this object under the name; 0: it has none.");
   module.def("are_attributes", &are_attributes, nb::arg("owners"), nb::arg("names"), nb::arg("addresses"),

@@ -16,7 +16,7 @@ from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
 from foreload import _native
-from foreload._torch import is_defined_in
+from foreload._torch import has_plain_tensors, is_defined_in
 from foreload.batch.collated import Collated, collate_collated, takes_whole
 from foreload.batch.generators.threads import passes_generator, without_torch_generator
 from foreload.errors import warn_user
@@ -57,6 +57,11 @@ MIN_LENT_BYTES = 1 << 20
 
 # Torch copies tensors of more numbers by several threads, each tensor for itself.
 _MOST_BY_ONE_THREAD = 1 << 15
+_COPIED = frozenset(
+    {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}
+    | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+)
+_Take = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 _kind = attrgetter("layout", "is_cpu", "requires_grad", "is_nested", "dtype")
 _shape = attrgetter("shape")
@@ -188,7 +193,10 @@ def collate_into(buffers: BatchMemory, *, is_required: bool = False) -> Callable
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
         is_left = type(first) is torch.Tensor and not is_required and _is_left_to_torch(batch, first)
-        if is_left or not _are_ordinary(batch, first):
+        is_ordinary = (not is_left or _is_long(first)) and has_plain_tensors() and _are_ordinary(batch, first)
+        if is_left and is_ordinary and (copied := _copied(batch, first, _empty)) is not None:
+            return copied
+        if is_left or not is_ordinary:
             if _are_cast_by_workers(batch, first):
                 fresh = torch.empty((len(batch), *first.shape), dtype=first.dtype, device="cpu")
                 return torch.stack(list(batch), out=fresh)
@@ -231,7 +239,7 @@ _collate_arrays = _without_draws(np.ndarray, torch_collate.collate_numpy_array_f
 def _stacked(
     tensors: Sequence[torch.Tensor],
     first: torch.Tensor,
-    take: Callable[[tuple[int, ...], torch.dtype], torch.Tensor],
+    take: _Take,
 ) -> torch.Tensor:
     """Stack ordinary tensors as torch does, into memory from ``take`` if they are large."""
     shape = (len(tensors), *first.shape)
@@ -240,30 +248,42 @@ def _stacked(
     # Torch keeps a memory format without workers only. (In a worker, it would open a file for each batch.)
     if (has_format or not is_large) and torch.utils.data.get_worker_info() is None:
         return torch.stack(list(tensors))
-    fresh = take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype, device="cpu")
-    return fresh if _are_copied(tensors, first, fresh) else torch.stack(list(tensors), out=fresh)
+    take = take if is_large else _empty
+    copied = _copied(tensors, first, take)
+    return torch.stack(list(tensors), out=take(shape, first.dtype)) if copied is None else copied
 
 
-def _are_copied(tensors: Sequence[torch.Tensor], first: torch.Tensor, fresh: torch.Tensor) -> bool:
-    """Copy long rows to a batch, if their numbers lie in memory as they are.
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="cpu")
+
+
+def _is_long(first: torch.Tensor) -> bool:
+    """Whether torch would copy such tensors by several threads."""
+    return first.numel() > _MOST_BY_ONE_THREAD and first.dtype in _COPIED
+
+
+def _copied(tensors: Sequence[torch.Tensor], first: torch.Tensor, take: _Take) -> torch.Tensor | None:
+    """Return a batch of long rows in memory from ``take``; None if their numbers are not in memory as they are.
 
     Threads of torch's that have done their share wait in a loop for the others, which do not get on where several
     processes share the cores: a batch of 11 MB takes a quarter of a second instead of a millisecond.
     """
-    if first.numel() <= _MOST_BY_ONE_THREAD or first.dtype.is_complex or any(map(torch.Tensor.is_neg, tensors)):
-        return False
-    if not all(map(torch.Tensor.is_contiguous, (fresh, *tensors))):
-        return False
+    if not (_is_long(first) and has_plain_tensors()) or any(map(torch.Tensor.is_neg, tensors)):
+        return None
+    if not all(map(torch.Tensor.is_contiguous, tensors)):
+        return None
     addresses = np.fromiter(map(torch.Tensor.data_ptr, tensors), np.int64, len(tensors))
-    rows = fresh.view(len(tensors), -1).view(torch.uint8).numpy()
-    _native.gather_from(addresses, rows, torch.get_num_threads())
-    return True
+    if not addresses.all():  # tensors of zeros that take no memory
+        return None
+    fresh = take((len(tensors), *first.shape), first.dtype)
+    # (Memory that NumPy has had could not be resized.)
+    _native.copy_rows(addresses, first.nbytes, fresh.data_ptr(), torch.get_num_threads())
+    return fresh
 
 
 def _is_left_to_torch(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
     """Whether torch stacks a batch faster. (In a worker, it would open a file for each.)"""
     is_small = first.numel() * first.element_size() * len(batch) < MIN_LENT_BYTES
-    is_small = is_small and first.numel() <= _MOST_BY_ONE_THREAD
     return is_small and torch.utils.data.get_worker_info() is None
 
 

@@ -83,14 +83,12 @@ class Contents:
 
     def tell(self, references: References) -> bool:
         value, before = self._value, self._before
-        if type(value) not in (list, dict) or self.changed() is not None:
-            return False
-        if type(value) is list and len(value) > _SHORT:  # which Python compares faster
+        # (Long ones Python compares faster, and to look at all objects in them takes memory in forked processes.)
+        if type(value) not in (list, dict) or len(before[0]) > _SHORT or self.changed() is not None:
             return False
         if not all(map(is_, chain(*self._items()), chain(*before))):
             return False
-        held = before[0] if type(value) is list else [*chain.from_iterable(zip(*before, strict=True))]
-        references.contents([value], held)
+        references.contents([value], [len(before[0])], before[0] if len(before) == 1 else [*chain(*before)])
         return True
 
 
@@ -156,13 +154,14 @@ class Records:
             sets = [value for value in new if type(value) is set]
             tuples = [value for value in new if type(value) in _FROZEN]
             others |= {id(value): value for value in new if type(value) not in _PYTHONS_OWN}
-            self._views += (*lists, *dicts, *map(dict.values, dicts))
+            self._views += (*lists, *chain.from_iterable((each, each.values()) for each in dicts))
             self._containers += (*lists, *dicts)
             self._sets += sets
             inside = chain.from_iterable((*lists, *sets, *tuples, *dicts, *map(dict.values, dicts)))
             left = [value for value in inside if type(value) not in ATOMS]
         self.others = list(others.values())
         self._sizes, self._values = list(map(len, self._views)), list(chain.from_iterable(self._views))
+        self._lengths = list(map(len, self._containers))
         self._members = [set(value) for value in self._sets]
 
     def changed(self) -> str | None:
@@ -181,10 +180,9 @@ class Records:
         return _lacks(self._views, place[1])
 
     def tell(self, references: References) -> bool:
-        if self._sets or self.changed() is not None:
+        if self._sets or not all(map(is_, chain.from_iterable(self._views), self._values)):
             return False
-        held = (chain.from_iterable(value.items()) if type(value) is dict else value for value in self._containers)
-        references.contents(self._containers, [*chain.from_iterable(held)])
+        references.contents(self._containers, self._lengths, self._values)
         return True
 
 

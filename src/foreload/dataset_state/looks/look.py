@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from operator import is_
 from typing import Any, Protocol
 
@@ -95,10 +95,11 @@ class Value:
         if self._place is None or self._get() is not self.before:
             return False
         holder, name = self._place
-        if type(holder) is dict:
-            references.variable(holder, name, self.before)
-            return True
-        if self.before is MISSING:
+        if isinstance(holder, dict):
+            if type(holder) is dict:
+                references.variable(holder, name, self.before, is_there=self.before is not MISSING)
+            return type(holder) is dict
+        if self.before is MISSING or (self.before is None and not _has(holder, name)):
             return False
         references.attribute(holder, name, self.before)
         return True
@@ -143,11 +144,11 @@ class Attributes:
         own = vars(self._holder)
         if type(own) is not dict or vars(self._holder) is not own:
             return False
-        if any(map(self._is_left_out, own)) or self.changed() is not None or not self._are_same(own):
+        if any(map(self._is_left_out, own)) or not self._are_same(own):
             return False
         references.type_of(self._holder, self._kind)
         references.attribute(self._holder, "__dict__", own)
-        references.contents([own], [*chain.from_iterable(zip(self._names, self._values, strict=True))])
+        references.contents([own], [len(self._names)], [*self._names, *self._values])
         return True
 
     def _are_same(self, own: Any) -> bool:
@@ -173,6 +174,14 @@ def made_of_pairs(pairs: Any) -> list[tuple[Any, Any]] | None:
 def _is_nothing(value: Any) -> bool:
     """Whether something may still be made in place of a value."""
     return value is None or value is MISSING
+
+
+def _has(holder: Any, name: str) -> bool:
+    """Whether a cell or an object has an attribute; None stands for what is not there, too."""
+    with suppress(Exception):  # whatever an empty cell, or code of the user's, raises
+        getattr(holder, name)
+        return True
+    return False
 
 
 def is_same(value: Any, before: Any) -> bool:

@@ -19,7 +19,10 @@ class _Look(Protocol):
     def changed(self) -> str | None: ...
 
     def tell(self, references: References) -> bool:
-        """Add what is looked at to the references; return whether the look need not be asked if these hold."""
+        """Add what there was to the references; return whether the look need not be asked if these hold.
+
+        As the look noted it, not as it is: another thread may change it meanwhile.
+        """
 
 
 class References:
@@ -42,16 +45,17 @@ class References:
         variables, attributes = self._new_variables, self._new_attributes = _Named(), _Named()
         self._typed: tuple[list[Any], list[type]] = ([], [])
         self._containers: list[list[Any] | dict[Any, Any]] = []
+        self._new_sizes: list[int] = []
         self._held: list[list[Any]] = []  # what they held, several at a time
         self._others = [look for look in looks if not look.tell(self)]
         self._variables, self._attributes = variables.columns(), attributes.columns()
-        self._sizes = np.fromiter(map(len, self._containers), np.int64, len(self._containers))
+        self._sizes = np.array(self._new_sizes, np.int64)
         contents = chain.from_iterable(self._held)
         self._contents = np.fromiter(map(id, contents), np.int64, sum(map(len, self._held)))
 
-    def variable(self, variables: dict[Any, Any], name: str, value: Any) -> None:
-        """Add a variable of a name, and the value that it had, if it had one."""
-        self._new_variables.add(variables, name, value, id(value) if name in variables else 0)
+    def variable(self, variables: dict[Any, Any], name: str, value: Any, *, is_there: bool) -> None:
+        """Add a variable of a name, and the value that it had, if it was there."""
+        self._new_variables.add(variables, name, value, id(value) if is_there else 0)
 
     def attribute(self, owner: Any, name: str, value: Any) -> None:
         """Add an attribute, and the value that it had."""
@@ -62,9 +66,15 @@ class References:
         self._typed[0].append(value)
         self._typed[1].append(kind)
 
-    def contents(self, containers: Iterable[list[Any] | dict[Any, Any]], held: list[Any]) -> None:
-        """Add containers, and what they held, one after the other: of a dict, each key and its value."""
+    def contents(
+        self, containers: Iterable[list[Any] | dict[Any, Any]], sizes: Iterable[int], held: list[Any]
+    ) -> None:
+        """Add containers, their sizes, and what they held: one after the other, keys of a dict before its values.
+
+        The list of what they held is kept as it is, and must not be changed.
+        """
         self._containers += containers
+        self._new_sizes += sizes
         self._held.append(held)
 
     def hold(self) -> bool:

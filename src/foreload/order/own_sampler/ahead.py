@@ -46,6 +46,7 @@ class Lookahead:
 
     def __init__(self, generators: _Generators) -> None:
         self._generators = generators
+        self._num_watched, self._overlaps = 0, False  # by threads that iterate over one loader at a time
         self.is_allowed = False
         self._is_refused = False  # for the coming epochs too
         self._num_drawing = 0  # batches of this epoch for which the sampler drew
@@ -65,11 +66,15 @@ class Lookahead:
             ahead: whether the loop has not requested that batch yet.
         """
         before = self._own_state()
+        self._num_watched += 1
+        self._overlaps |= self._num_watched > 1
         self._generators.save()
         try:
             yield
         finally:
-            has_drawn = self._generators.have_drawn() or self._own_state() != before
+            has_drawn = self._overlaps or self._generators.have_drawn() or self._own_state() != before
+            self._num_watched -= 1
+            self._overlaps = self._overlaps and self._num_watched > 0
             self._note(has_drawn=has_drawn, ahead=ahead)
 
     def _note(self, *, has_drawn: bool, ahead: bool) -> None:

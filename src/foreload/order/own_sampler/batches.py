@@ -226,7 +226,7 @@ class SamplerBatches(Iterator[Any]):
     @property
     def _is_plain(self) -> bool:
         """Whether the next batch is all that comes next in a list."""
-        leaves_out = self._taken or self._skip is not None or self._stateful
+        leaves_out = self._taken or self._skip is not None
         return self._known is None and not leaves_out and self.draws_nothing
 
     def _plainly(self, size: int) -> list[Any]:
@@ -237,7 +237,7 @@ class SamplerBatches(Iterator[Any]):
     @property
     def draws_nothing(self) -> bool:
         """Whether the next batch is cut from a list that is there already, so that no code of the user's runs."""
-        return self._cuts and type(self._raw) in _PLAIN_ITERATORS and not self._again
+        return self._cuts and type(self._raw) in _PLAIN_ITERATORS and not (self._again or self._stateful)
 
     @property
     def draw(self) -> Callable[[], Any]:
