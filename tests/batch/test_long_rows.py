@@ -94,9 +94,7 @@ def test_zeros_that_take_no_memory(length: int) -> None:
 @pytest.mark.parametrize("length", [LONG + 1, 8 * LONG])
 def test_dual_numbers_keep_their_tangents(length: int) -> None:
     with torch.autograd.forward_ad.dual_level():
-        samples = [
-            torch.autograd.forward_ad.make_dual(torch.ones(length), torch.ones(length)) for _ in range(2)
-        ]
+        samples = [torch.autograd.forward_ad.make_dual(torch.ones(length), torch.ones(length)) for _ in range(2)]
         tangent = torch.autograd.forward_ad.unpack_dual(batch_of(samples).sum()).tangent
     assert tangent == 2 * length
 
