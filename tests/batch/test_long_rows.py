@@ -1,4 +1,4 @@
-"""Samples of many numbers: copied to their batch without torch's threads, and as torch copies them."""
+"""Samples of many numbers: copied to their batch as torch copies them, where its threads are slow without them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 import foreload as fl
+from foreload.batch.long_rows import TorchPace
 
 LONG = 1 << 15
 
@@ -40,6 +41,7 @@ FORMS: dict[str, Make] = {
 }  # fmt: skip
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(sorted(FORMS)),
     st.sampled_from([torch.uint8, torch.float32, torch.int64]),
@@ -60,19 +62,40 @@ def test_batches_are_torchs(form: str, dtype: torch.dtype, length: int, count: i
     assert got.stride() == expected.stride()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.fixture(autouse=True, params=[False, True], ids=["", "slow"])
+def is_slow(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Let torch's threads be fast or slow."""
+    monkeypatch.setattr(TorchPace, "is_slow", request.param, raising=False)
+    monkeypatch.setattr(TorchPace, "__init__", lambda pace: None)
+    monkeypatch.setattr(TorchPace, "note", lambda *_: None)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("count", [2, 16])
-def test_torchs_threads_copy_none(workers: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_threads_copy_none_where_they_are_slow(
+    count: int, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     samples = [np.full(LONG + 1, number, np.float32) for number in range(count)]
-
-    def stack(*_: Any, **__: Any) -> Any:
-        raise AssertionError("torch copies it")
-
-    monkeypatch.setattr(torch, "stack", stack)
-    (got,) = fl.DataLoader(
-        samples, batch_size=count, num_workers=workers, workers="processes" if workers else "auto"
-    )
+    stacked, stack = [], torch.stack
+    monkeypatch.setattr(torch, "stack", lambda *args, **how: stacked.append(1) or stack(*args, **how))
+    (got,) = fl.DataLoader(samples, batch_size=count, num_workers=0)
     assert np.array_equal(got.numpy(), np.stack(samples))
+    assert bool(stacked) != is_slow
+
+
+def test_a_slow_copy_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    pace, rows = TorchPace(), torch.zeros(LONG + 1)
+    for tensor, seconds in [(rows, 1e-4), (rows[:LONG], 1.0), (rows.to(torch.complex64), 1.0)]:
+        pace.note(tensor, 8, seconds)
+        assert not pace.is_slow
+    pace.note(rows, 8, 1.0)
+    assert pace.is_slow
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = TorchPace()
+    alone.note(rows, 8, 1.0)
+    assert not alone.is_slow
 
 
 def test_samples_of_other_shapes_are_refused_as_torch_refuses_them() -> None:

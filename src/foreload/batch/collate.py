@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
@@ -15,10 +16,10 @@ import torch
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import pin_memory as torch_pin
 
-from foreload import _native
 from foreload._torch import has_plain_tensors, is_defined_in
 from foreload.batch.collated import Collated, collate_collated, takes_whole
 from foreload.batch.generators.threads import passes_generator, without_torch_generator
+from foreload.batch.long_rows import Take, TorchPace, copied_rows, fresh_rows, is_copied_by_threads
 from foreload.errors import warn_user
 from foreload.protocol import BatchMemory
 
@@ -54,14 +55,6 @@ MIN_BORROWED_BYTES = 64 << 10
 # Below this, borrowing a buffer for a batch that the loop's own thread makes takes longer than what that saves:
 # the C library keeps the memory of the batches before.
 MIN_LENT_BYTES = 1 << 20
-
-# Torch copies tensors of more numbers by several threads, each tensor for itself.
-_MOST_BY_ONE_THREAD = 1 << 15
-_COPIED = frozenset(
-    {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}
-    | {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-)
-_Take = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 
 _kind = attrgetter("layout", "is_cpu", "requires_grad", "is_nested", "dtype")
 _shape = attrgetter("shape")
@@ -189,20 +182,30 @@ def collate_into(buffers: BatchMemory, *, is_required: bool = False) -> Callable
         buffers: memory for the batches.
         is_required: whether a batch elsewhere would be copied once more.
     """
+    pace = TorchPace()
 
     def stack(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
         is_left = type(first) is torch.Tensor and not is_required and _is_left_to_torch(batch, first)
-        is_ordinary = (not is_left or _is_long(first)) and has_plain_tensors() and _are_ordinary(batch, first)
-        if is_left and is_ordinary and (copied := _copied(batch, first, _empty)) is not None:
-            return copied
-        if is_left or not is_ordinary:
-            if _are_cast_by_workers(batch, first):
-                fresh = torch.empty((len(batch), *first.shape), dtype=first.dtype, device="cpu")
-                return torch.stack(list(batch), out=fresh)
-            result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
-            return result
-        return _stacked(batch, first, buffers.take)
+        is_long = pace.is_slow and is_copied_by_threads(first)
+        is_ordinary = (not is_left or is_long) and has_plain_tensors() and _are_ordinary(batch, first)
+        if is_long and is_ordinary:
+            copied = copied_rows(batch, fresh_rows if is_left else buffers.take)
+            if copied is not None:
+                return copied
+        began = time.perf_counter()
+        stacked = by_torch(batch, collate_fn_map) if is_left or not is_ordinary else None
+        stacked = _stacked(batch, first, buffers.take) if stacked is None else stacked
+        pace.note(first, len(batch), time.perf_counter() - began)
+        return stacked
+
+    def by_torch(batch: Sequence[torch.Tensor], functions: Any) -> torch.Tensor:
+        first = batch[0]
+        if _are_cast_by_workers(batch, first):
+            fresh = torch.empty((len(batch), *first.shape), dtype=first.dtype, device="cpu")
+            return torch.stack(list(batch), out=fresh)
+        result: torch.Tensor = torch_collate.collate_tensor_fn(batch, collate_fn_map=functions)
+        return result
 
     own: dict[Any, Any] = {torch.Tensor: _without_draws(torch.Tensor, stack), np.ndarray: _collate_arrays}
 
@@ -239,7 +242,7 @@ _collate_arrays = _without_draws(np.ndarray, torch_collate.collate_numpy_array_f
 def _stacked(
     tensors: Sequence[torch.Tensor],
     first: torch.Tensor,
-    take: _Take,
+    take: Take,
 ) -> torch.Tensor:
     """Stack ordinary tensors as torch does, into memory from ``take`` if they are large."""
     shape = (len(tensors), *first.shape)
@@ -248,37 +251,8 @@ def _stacked(
     # Torch keeps a memory format without workers only. (In a worker, it would open a file for each batch.)
     if (has_format or not is_large) and torch.utils.data.get_worker_info() is None:
         return torch.stack(list(tensors))
-    take = take if is_large else _empty
-    copied = _copied(tensors, first, take)
-    return torch.stack(list(tensors), out=take(shape, first.dtype)) if copied is None else copied
-
-
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="cpu")
-
-
-def _is_long(first: torch.Tensor) -> bool:
-    """Whether torch would copy such tensors by several threads."""
-    return first.numel() > _MOST_BY_ONE_THREAD and first.dtype in _COPIED
-
-
-def _copied(tensors: Sequence[torch.Tensor], first: torch.Tensor, take: _Take) -> torch.Tensor | None:
-    """Return a batch of long rows in memory from ``take``; None if their numbers are not in memory as they are.
-
-    Threads of torch's that have done their share wait in a loop for the others, which do not get on where several
-    processes share the cores: a batch of 11 MB takes a quarter of a second instead of a millisecond.
-    """
-    if not (_is_long(first) and has_plain_tensors()) or any(map(torch.Tensor.is_neg, tensors)):
-        return None
-    if not all(map(torch.Tensor.is_contiguous, tensors)):
-        return None
-    addresses = np.fromiter(map(torch.Tensor.data_ptr, tensors), np.int64, len(tensors))
-    if not addresses.all():  # tensors of zeros that take no memory
-        return None
-    fresh = take((len(tensors), *first.shape), first.dtype)
-    # (Memory that NumPy has had could not be resized.)
-    _native.copy_rows(addresses, first.nbytes, fresh.data_ptr(), torch.get_num_threads())
-    return fresh
+    fresh = take(shape, first.dtype) if is_large else torch.empty(shape, dtype=first.dtype, device="cpu")
+    return torch.stack(list(tensors), out=fresh)
 
 
 def _is_left_to_torch(batch: Sequence[torch.Tensor], first: torch.Tensor) -> bool:
