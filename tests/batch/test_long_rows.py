@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 import foreload as fl
-from foreload.batch.long_rows import TorchPace
+from foreload.nested.long_rows import TorchPace
 
 LONG = 1 << 15
 

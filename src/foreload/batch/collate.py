@@ -19,8 +19,8 @@ from torch.utils.data._utils import pin_memory as torch_pin
 from foreload._torch import has_plain_tensors, is_defined_in
 from foreload.batch.collated import Collated, collate_collated, takes_whole
 from foreload.batch.generators.threads import passes_generator, without_torch_generator
-from foreload.batch.long_rows import Take, TorchPace, copied_rows, fresh_rows, is_copied_by_threads
 from foreload.errors import warn_user
+from foreload.nested.long_rows import Take, TorchPace, copied_rows, fresh_rows, is_copied_by_threads
 from foreload.protocol import BatchMemory
 
 __all__ = [
