@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from foreload._torch import TorchDataLoader
-from foreload.batch.generators.keyed import global_trio
+from foreload.batch.generators.loops import of_the_loop
 from foreload.checks import module_of, optional, package_of, tells_class
 from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
@@ -177,7 +177,7 @@ class Gathered:
         elif isinstance(value, generators()):
             before = digest(value)
             self.generators.append((name, value, before))
-            if not any(value is each for each in _of_the_program()):
+            if not any(value is each for each in of_the_loop()):  # for samples, they are set to others' states
                 self._add(name, lambda: bool(digest(value) == before))
         elif isinstance(value, np.void):
             record = value.tobytes()
@@ -333,12 +333,6 @@ def _numbers_in(value: Any) -> Any:
         return digest(value)
     except ValueError:  # a view that has been released
         return None
-
-
-def _of_the_program() -> tuple[Any, ...]:
-    """Return the generators that the loop draws from as it likes: for samples, they are set to others' states."""
-    trio = global_trio()
-    return *trio, optional(trio.numpy, "_bit_generator")
 
 
 def _is_of_user(value: Any) -> bool:

@@ -8,7 +8,7 @@ from foreload.batch.generators.keyed import global_trio
 from foreload.batch.generators.twisters import GeneratorStates, states_of
 from foreload.checks import optional
 
-__all__ = ["LoopGenerators"]
+__all__ = ["LoopGenerators", "of_the_loop"]
 
 
 class LoopGenerators:
@@ -27,7 +27,7 @@ class LoopGenerators:
 
     def save(self) -> None:
         """Note the present states."""
-        of = _present()
+        of = of_the_loop()
         if self._states is None or any(map(_are_two, of, self._of)):
             self._of, self._states = of, states_of(global_trio())
         self._normal = of[0].gauss_next
@@ -35,12 +35,13 @@ class LoopGenerators:
 
     def have_drawn(self) -> bool:
         """Whether one has drawn, or been seeded, since :meth:`save`."""
-        of = _present()
+        of = of_the_loop()
         is_same = not any(map(_are_two, of, self._of)) and of[0].gauss_next == self._normal
         return not is_same or self._states is None or self._states.changed()
 
 
-def _present() -> tuple[Any, ...]:
+def of_the_loop() -> tuple[Any, ...]:
+    """Return the generators that the loop draws from as it likes, and what NumPy's draws from in turn."""
     trio = global_trio()
     return *trio, optional(trio.numpy, "_bit_generator")  # which NumPy lets a program replace
 
