@@ -152,3 +152,15 @@ def test_a_small_batch_may_be_resized_as_torchs_may() -> None:
 def test_kinds_of_numbers_that_torch_cannot_stack() -> None:
     with pytest.raises((NotImplementedError, RuntimeError)):
         batch_of([torch.zeros(LONG + 1, dtype=torch.uint8).view(torch.uint4) for _ in range(2)])
+
+
+def test_code_of_the_users_own_class_does_not_run_for_that() -> None:
+    class Own(torch.Tensor):
+        def numel(self) -> int:
+            raise AssertionError("asked")
+
+    samples = [torch.ones(LONG + 1).as_subclass(Own) for _ in range(2)]
+    expected = default_collate(samples)
+    got = batch_of(samples)
+    assert type(got) is type(expected)
+    assert torch.equal(got.as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor))

@@ -49,8 +49,8 @@ class TorchPace:
 
 
 def is_copied_by_threads(tensor: torch.Tensor) -> bool:
-    """Whether torch copies such a tensor by several threads."""
-    return tensor.numel() > _MOST_BY_ONE_THREAD and tensor.dtype in _COPIED
+    """Whether torch copies such a tensor by several threads; of other classes, whose own code would run, no."""
+    return type(tensor) is torch.Tensor and tensor.numel() > _MOST_BY_ONE_THREAD and tensor.dtype in _COPIED
 
 
 def fresh_rows(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -12,7 +12,7 @@ __all__ = ["LoopGenerators", "of_the_loop"]
 
 
 class LoopGenerators:
-    """Python's, NumPy's and torch's global generators; in about a microsecond, since it is asked for each batch.
+    """Python's, NumPy's and torch's global generators; in a few microseconds, since it is asked for each batch.
 
     >>> import random
     >>> generators = LoopGenerators(); generators.save()

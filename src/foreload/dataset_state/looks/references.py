@@ -28,8 +28,8 @@ class _Look(Protocol):
 class References:
     """Variables, attributes and containers of all looks, which are most often the objects that they were.
 
-    To ask look by look takes about a microsecond each, and five times as long where the caches of the processor
-    hold other things, as they do after a step of training.
+    To ask look by look takes about half a microsecond each, and several times as long where the caches of the
+    processor hold other things, as they do after a step of training.
 
     Args:
         looks: the looks; they are asked where that cannot be told from the references alone.
