@@ -26,6 +26,23 @@ def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
     return python("-m", "foreload", *arguments)
 
 
+# The command, without contestants that are not asked for: each takes seconds to start. (All run in
+# test_bench_compares_and_keeps_everything and in tests/bench.)
+BENCH = """
+import sys
+from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS
+from foreload.cli.main import main
+asked = ("stock, in the loop", "CachedDataset", "AsyncPrefetchDataset", "index_select", "pinned + device")
+for contestants in (IMAGE_CONTESTANTS, TENSOR_CONTESTANTS):
+    contestants[:] = [each for each in contestants if each.name.endswith(asked)]
+main(["bench", *sys.argv[1:]])
+"""
+
+
+def bench(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    return python("-c", BENCH, *arguments)
+
+
 @pytest.mark.slow
 def test_synthetic_photos_are_like_photos_and_come_from_their_seed(tmp_path: Path) -> None:
     from foreload.bench.synth import synth_images
@@ -127,7 +144,7 @@ def test_bench_names_an_image_that_is_gone_or_not_for_this_user(tmp_path: Path) 
     (tmp_path / "class").mkdir()
     Image.new("RGB", (64, 48)).save(tmp_path / "class" / "image.jpg")
     (lost := tmp_path / "class" / "lost.jpg").symlink_to(tmp_path / "none.jpg")
-    result = run("bench", tmp_path, "--seeds", 1)
+    result = bench(tmp_path, "--seeds", 1)
     assert result.returncode == 1
     assert str(lost) in result.stderr
     assert "Traceback" not in result.stderr
@@ -139,7 +156,7 @@ def test_bench_names_a_damaged_image(tmp_path: Path) -> None:
     damaged.parent.mkdir()
     Image.new("RGB", (64, 48)).save(damaged)
     damaged.write_bytes(damaged.read_bytes()[:400])
-    result = run("bench", tmp_path, "--seeds", 1)
+    result = bench(tmp_path, "--seeds", 1)
     assert result.returncode == 1
     assert result.stderr.startswith(f"{damaged}: ")
     assert "Traceback" not in result.stderr
@@ -195,20 +212,9 @@ def test_bench_compares_and_keeps_everything(tmp_path: Path) -> None:
     assert Image.open(tmp_path / "b.png").size[0] > 500
 
 
-# The command, without contestants that are not asked for: each takes seconds to start. (All run in tests/bench.)
-BENCH = """
-import sys
-from foreload.bench.contestants import TENSOR_CONTESTANTS
-from foreload.cli.main import main
-asked = ("stock, in the loop", "CachedDataset", "AsyncPrefetchDataset", "index_select", "pinned + device")
-TENSOR_CONTESTANTS[:] = [each for each in TENSOR_CONTESTANTS if each.name.endswith(asked)]
-main(["bench", *sys.argv[1:]])
-"""
-
-
 @pytest.mark.slow
 def test_bench_of_tensors(tmp_path: Path) -> None:
-    result = python("-c", BENCH, "--dataset-size", "500,10", "--batch-size", "50", "--seeds", "1")
+    result = bench("--dataset-size", "500,10", "--batch-size", "50", "--seeds", 1)
     assert result.returncode == 0, result.stderr
     assert (
         "Left out, since there is no GPU: foreload, pinned" in result.stdout
