@@ -111,7 +111,7 @@ class CopiedState:
         a file that it opens, or if it is the same whichever sample is the first.
         """
         is_first, self._is_first = self._is_first, False
-        if is_first:  # what a worker sets before it loads, and what libraries set when they are first used
+        if is_first:  # what libraries set when they are first used, each process sets for itself
             self._by_loading = self._settings.changed_by_code()
             self._settings = Settings(with_environment=self._gathered.reads_environment)
         if self._by_loading is None:

@@ -76,7 +76,7 @@ _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset, MappingProxyType)
 
 # The names by which code reads variables of the environment.
-_ENVIRONMENT = {"environ", "getenv"}
+_ENVIRONMENT = {"environ", "getenv", "expandvars", "expanduser"}
 
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__

@@ -13,9 +13,11 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from foreload.dataset_state.installed import is_installed
 
 __all__ = [
+    "depends_on_hashes",
     "draws_unseen",
     "gets_at_all",
     "globals_used",
+    "is_only_searched",
     "modules_used",
     "names_used",
     "set_in_builtins",
@@ -146,3 +148,39 @@ def globals_used(code: CodeType) -> tuple[str, ...]:
         if isinstance(value, CodeType):
             names.update(globals_used(value))
     return tuple(sorted(names))
+
+
+@functools.lru_cache(maxsize=4096)
+def depends_on_hashes(code: CodeType) -> bool:
+    """Whether code makes sets, goes through them, or asks for hashes, which of texts are new in each interpreter.
+
+    >>> depends_on_hashes(compile("list({'cat', 'dog'})", "", "eval"))
+    True
+    >>> depends_on_hashes(compile("name in {'cat', 'dog'}", "", "eval"))
+    False
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _PREFIXES]
+    is_asked = any(step.opname in _LOADS and step.argval in ("hash", "set", "frozenset") for step in steps)
+    is_made = any(step.opname in ("BUILD_SET", "SET_ADD", "SET_UPDATE") for step in steps)
+    is_read = any(
+        isinstance(one.argval, frozenset) and other.opname != "CONTAINS_OP"
+        for one, other in itertools.pairwise(steps)
+    )
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return is_asked or is_made or is_read or any(map(depends_on_hashes, inner))
+
+
+def is_only_searched(code: CodeType, name: str) -> bool:
+    """Whether code only asks whether something is in a global variable.
+
+    >>> is_only_searched(compile("name in known or len(name) > 3", "", "eval"), "known")
+    True
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _PREFIXES]
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    loads = (
+        (one, other) for one, other in itertools.pairwise(steps) if one.opname in _USES and one.argval == name
+    )
+    return all(other.opname == "CONTAINS_OP" for _, other in loads) and all(
+        is_only_searched(each, name) for each in inner
+    )

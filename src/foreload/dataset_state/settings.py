@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from foreload._torch import innermost_function_mode
@@ -26,7 +29,7 @@ def _decimals() -> Any:
     if module is None:
         return None
     context = module.getcontext()
-    return [getattr(context, name) for name in _DECIMALS]
+    return [*(getattr(context, name) for name in _DECIMALS), context.traps.copy()]
 
 
 def _folder() -> Any:
@@ -66,7 +69,13 @@ def _variables_of_torch() -> set[ContextVar[Any]]:
     return {value for value in values if type(value) is ContextVar}
 
 
+def _flushes_denormal() -> bool:
+    least = sys.float_info.min
+    return least / 2 == 0
+
+
 _CONTEXT, _WARNINGS, _ENVIRON = "a context variable", "the filter of warnings", "os.environ"
+_PATH, _LOCALE, _DENORMAL = "sys.path", "the locale", "torch.set_flush_denormal()"
 
 _PRESENT: dict[str, Callable[[], Any]] = {
     "the current directory": _folder,
@@ -75,10 +84,19 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     "torch's gradient mode": torch.is_grad_enabled,
     "torch's inference mode": torch.is_inference_mode_enabled,
     "torch's autocast": autocast_dtypes,
+    "torch.get_deterministic_debug_mode()": torch.get_deterministic_debug_mode,
+    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
     "the context of decimals": _decimals,
+    "numpy.geterr()": np.geterr,
+    _DENORMAL: _flushes_denormal,
+    _LOCALE: lambda: locale.setlocale(locale.LC_ALL),
+    _PATH: lambda: sys.path.copy(),
     _WARNINGS: filters_of_errors,
     _CONTEXT: copy_context,
 }
+
+# What libraries may set when they are first used, which each process does for itself; also new context variables.
+_BY_LIBRARIES = (_WARNINGS, _PATH, _LOCALE, _DENORMAL)
 
 
 class Settings:
@@ -102,25 +120,26 @@ class Settings:
 
     def values(self) -> list[tuple[str, Any]]:
         """Return the settings that another process could have too, by name."""
-        return [(name, value) for name, _, value in self._before if name not in (_CONTEXT, _WARNINGS)]
+        return [(name, value) for name, _, value in self._before if name not in (_CONTEXT, _WARNINGS, _PATH)]
 
     def changed_by_code(self) -> str | None:
         """Return the name of what has been set since, of what libraries do not set when they are first used."""
-        known = (_CONTEXT, _WARNINGS, _ENVIRON)
-        changed = (
-            name for name, get, before in self._before if name not in known and not _is_equal(get(), before)
-        )
-        return next(changed, None)
+        return self._changed(left_out=_BY_LIBRARIES, of_new=False)
 
     def changed(self) -> str | None:
         """Return the name of what has been set since; None if nothing has."""
-        changed = (each for each in self._before if not _is_equal(each[1](), each[2]))
-        return next((name for name, _, before in changed if name != _CONTEXT or self._have_changed(before)), None)
+        return self._changed()
 
-    def _have_changed(self, before: Context) -> bool:
-        """Whether context variables have been set that are not torch's."""
+    def _changed(self, left_out: Collection[str] = (), *, of_new: bool = True) -> str | None:
+        changed = (each for each in self._before if not (each[0] in left_out or _is_equal(each[1](), each[2])))
+        of_context = partial(self._have_changed, of_new=of_new)
+        return next((name for name, _, before in changed if name != _CONTEXT or of_context(before)), None)
+
+    def _have_changed(self, before: Context, *, of_new: bool) -> bool:
+        """Whether context variables have been set that are not torch's; those without a value if asked for."""
         now = copy_context()
-        pairs = ((each, now.get(each, before), before.get(each, before)) for each in {**now, **before})
+        known = {**now, **before} if of_new else before
+        pairs = ((each, now.get(each, before), before.get(each, before)) for each in known)
         names = [each for each, one, other in pairs if not (one is other or _is_equal(one, other))]
         if not self._of_torch.issuperset(names):
             self._of_torch = _variables_of_torch() | {each for each in names if each.name.startswith("torch.")}

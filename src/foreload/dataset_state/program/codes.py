@@ -22,10 +22,17 @@ import torch
 
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.names import globals_used, modules_used, names_used, strings_in
+from foreload.dataset_state.names import (
+    depends_on_hashes,
+    globals_used,
+    is_only_searched,
+    modules_used,
+    names_used,
+    strings_in,
+)
 from foreload.dataset_state.walk import PLAIN, variables_of
 
-__all__ = ["UnknownContentError", "digest_code"]
+__all__ = ["UnknownContentError", "digest_code", "has_order_of_its_own"]
 
 # What has no state, or one that is of its process or thread alone.
 _STATELESS = (
@@ -41,6 +48,9 @@ _ASKS_MODULE = {"getattr", "vars"}
 _MAIN = ("__main__", "__mp_main__")  # its names, here and in processes that are not forked
 
 
+# What has the same hash in each interpreter.
+_NUMBERS = (bool, int, float, complex)
+
 # The most elements of a set whose contents are compared.
 _MOST_ELEMENTS = 1_000
 
@@ -49,15 +59,20 @@ class UnknownContentError(Exception):
     """An object that code uses cannot be compared; the message says what it is."""
 
 
-def digest_code(value: Any) -> bytes:
+def digest_code(value: Any, hashed: list[str] | None = None) -> bytes:
     """Return a hash of a class, a function or any other value with the code and the variables that it uses.
+
+    Args:
+        value: the class, the function or the value.
+        hashed: the names of functions and kinds of objects are added to it whose result or order depends on the
+            hashes of texts, which are others in each interpreter.
 
     Raises:
         UnknownContentError: a part of it cannot be compared.
     """
     known = hashlib.sha256()
     try:
-        _Pickler(known.update).dump_all(value)
+        _Pickler(known.update, [] if hashed is None else hashed).dump_all(value)
     except UnknownContentError:
         raise
     except Exception as error:  # whatever pickling a user's object may raise
@@ -65,9 +80,24 @@ def digest_code(value: Any) -> bytes:
     return known.digest()
 
 
+def has_order_of_its_own(value: Any) -> bool:
+    """Whether a value is a set whose order depends on hashes that are others in each interpreter.
+
+    (Objects that are hashed by their place in memory are in another order in each run.)
+
+    >>> has_order_of_its_own({"cat", "dog"}), has_order_of_its_own({1, 2})
+    (True, False)
+    """
+    if type(value) not in (set, frozenset) or len(value) < 2:
+        return False
+    by_place: Any = object.__hash__
+    return not all(type(each) in _NUMBERS or type(each).__hash__ is by_place for each in value)
+
+
 class _Pickler(ContentPickler):
-    def __init__(self, write: Callable[[Any], Any]) -> None:
+    def __init__(self, write: Callable[[Any], Any], hashed: list[str]) -> None:
         super().__init__(_Written(write), protocol=5, buffer_callback=lambda part: write(part.raw()))
+        self._hashed = hashed
         self._numbers: dict[int, int] = {}
         self._left: deque[Any] = deque()
         self._present: Any = None
@@ -96,6 +126,7 @@ class _Pickler(ContentPickler):
         if kind is str:  # pickle tells equal strings from one that is there twice
             return 1, thing.encode(errors="surrogatepass")
         if kind is set or kind is frozenset:  # whose order differs between processes
+            self._hashed += ["a set"] if has_order_of_its_own(thing) else []
             return kind.__name__, self._sorted(thing)
         if thing is not present and issubclass(kind, (FunctionType, type)) and not is_installed(_module_of(thing)):
             return 2, self._number(thing)
@@ -158,7 +189,11 @@ class _Pickler(ContentPickler):
             raise UnknownContentError("a list of the classes that are derived from one")
         if any(name in used and name not in known for name in _RUNS_TEXT):
             raise UnknownContentError("a text that is run as code")
+        if depends_on_hashes(code) and code.co_name != "__init__":  # which has run
+            self._hashed.append(function.__qualname__)
         found = {name: known[name] for name in sorted(used & known.keys())}
+        searched = [name for name, value in found.items() if has_order_of_its_own(value)]
+        found |= {name: self._sorted(found[name]) for name in searched if is_only_searched(code, name)}
         # Programs add functions to Python's own, such as that for translated texts.
         added = {
             name: vars(builtins)[name]

@@ -22,10 +22,6 @@ from foreload.dataset_state.settings import Settings, filters_of_errors
 __all__ = ["LoopSettings", "present_settings"]
 
 
-def _traps() -> list[str]:
-    return sorted(trap.__name__ for trap, is_set in decimal.getcontext().traps.items() if is_set)
-
-
 def _warnings() -> list[tuple[str, str, tuple[str, str], str, int]]:
     """Return the filters by which warnings are errors, and those that come before these, as texts and names."""
     return [
@@ -44,22 +40,11 @@ def _text(pattern: Any) -> str:
     return str(getattr(pattern, "pattern", pattern) or "")
 
 
-def _flushes_denormal() -> bool:
-    least = sys.float_info.min
-    return least / 2 == 0
-
-
 # What is not in the settings that are looked at before each batch, as it is seldom set.
 _MORE: dict[str, Callable[[], Any]] = {
-    "the traps of decimals": _traps,
-    "numpy.geterr()": np.geterr,
-    "the locale": lambda: locale.setlocale(locale.LC_ALL),
     "the recursion limit": sys.getrecursionlimit,
     "csv.field_size_limit()": csv.field_size_limit,
     "the filter of warnings that are errors": _warnings,
-    "torch.get_deterministic_debug_mode()": torch.get_deterministic_debug_mode,
-    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
-    "torch.set_flush_denormal()": _flushes_denormal,
 }
 
 
@@ -70,14 +55,11 @@ def present_settings() -> dict[str, Any]:
 
 def _set_decimals(values: list[Any]) -> None:
     context = decimal.getcontext()
-    for name, value in zip(("prec", "rounding", "Emin", "Emax", "capitals", "clamp"), values, strict=True):
+    *numbers, traps = values
+    for name, value in zip(("prec", "rounding", "Emin", "Emax", "capitals", "clamp"), numbers, strict=True):
         setattr(context, name, value)
-
-
-def _set_traps(names: list[str]) -> None:
-    traps = decimal.getcontext().traps
-    for trap in traps:
-        traps[trap] = trap.__name__ in names
+    for trap, is_set in traps.items():
+        context.traps[trap] = is_set
 
 
 def _set_warnings(filters: list[tuple[Any, ...]]) -> None:
@@ -108,7 +90,6 @@ _SET: dict[str, Callable[[Any], Any]] = {
     "torch's inference mode": _set_inference,
     "torch's autocast": _set_autocast,
     "the context of decimals": _set_decimals,
-    "the traps of decimals": _set_traps,
     "numpy.geterr()": lambda kinds: np.seterr(**kinds),
     "the locale": lambda name: locale.setlocale(locale.LC_ALL, name),
     "the recursion limit": sys.setrecursionlimit,

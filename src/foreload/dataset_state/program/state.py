@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.program.codes import UnknownContentError, digest_code
+from foreload.dataset_state.program.codes import UnknownContentError, digest_code, has_order_of_its_own
 from foreload.dataset_state.program.libraries import LibraryState, UserNames
 from foreload.dataset_state.program.settings import present_settings
 
@@ -23,7 +23,11 @@ _OTHER = "in a process that is not forked"
 _ELSEWHERE = f"is not what it is here {_OTHER}"
 
 # The names by which code reads variables of the environment.
-_ENVIRONMENT = {"environ", "getenv"}
+_ENVIRONMENT = {"environ", "getenv", "expandvars", "expanduser"}
+
+
+# A text whose hash tells whether texts have the hashes that they have in another process.
+_TEXT = "foreload"
 
 
 class ProgramState:
@@ -44,12 +48,16 @@ class ProgramState:
 
     def _note(self, parts: tuple[Any, ...]) -> None:
         self._codes: dict[tuple[str, str], bytes | str] = {}
-        for code in _codes_of(parts):
+        found = _Parts()
+        found.dump(parts)
+        hashed = ["a set"] if found.has_sets else []
+        for code in found.codes.values():
             try:
-                digest: bytes | str = digest_code(code)
+                digest: bytes | str = digest_code(code, hashed)
             except UnknownContentError as error:
                 digest = str(error)
             self._codes[_module_of(code), code.__qualname__] = digest
+        self._hashed = (hashed[0], hash(_TEXT)) if hashed else None
         self._settings = present_settings()
         names = UserNames()
         # (Libraries set some variables in each process that imports them.)
@@ -62,6 +70,8 @@ class ProgramState:
         """Return a sentence that says what is not the same in this process; None if all is."""
         if self._unknown is not None:
             return f"nothing tells whether {self._unknown} is the same {_OTHER}"
+        if self._hashed is not None and self._hashed[1] != hash(_TEXT):
+            return f"the hashes of texts, on which {self._hashed[0]} depends, are not what they are here {_OTHER}"
         for (module, name), before in self._codes.items():
             if isinstance(before, str):
                 return f"nothing tells whether {before}, which the code of {name} uses, is the same {_OTHER}"
@@ -81,11 +91,19 @@ class ProgramState:
 
 
 class _Parts(pickle.Pickler):
-    """Pickles anything but the content of arrays, and keeps the classes and functions of the user's in it."""
+    """Pickles anything but the content of arrays, and keeps the classes and functions of the user's in it.
+
+    A process that unpickles the parts gets these by their names, and all else as it is here, but for the order of
+    sets.
+    """
 
     def __init__(self) -> None:
         super().__init__(_Nothing(), protocol=5)
         self.codes: dict[int, Any] = {}
+        self.has_sets = False
+
+    def persistent_id(self, thing: Any) -> None:
+        self.has_sets = self.has_sets or has_order_of_its_own(thing)
 
     def reducer_override(self, thing: Any) -> Any:
         code = thing if isinstance(thing, (type, FunctionType)) else type(thing)
@@ -104,16 +122,6 @@ class _Nothing(io.RawIOBase):
 
     def write(self, part: Any) -> int:
         return memoryview(part).nbytes
-
-
-def _codes_of(parts: tuple[Any, ...]) -> list[Any]:
-    """Return the user's classes and functions that the parts are made of.
-
-    A process that unpickles the parts gets them by their names, and all else as it is here.
-    """
-    found = _Parts()
-    found.dump(parts)
-    return list(found.codes.values())
 
 
 def _module_of(code: Any) -> str:

@@ -1,0 +1,164 @@
+"""A fork that measures changes no file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+import foreload as fl
+from foreload.forks.fork import forked
+from foreload.forks.read_only import ReadOnlyFiles
+
+
+def _keep_temporary(path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (written := Path(folder) / "written").write_text("text")
+        written.replace(path)
+
+
+CHANGES: dict[str, Callable[[Path], Any]] = {
+    "write": lambda folder: (folder / "new").write_text("new"),
+    "append": lambda folder: (folder / "old").open("a"),
+    "update": lambda folder: np.memmap(folder / "old", np.uint8, "r+"),
+    "save": lambda folder: np.save(folder / "new", np.zeros(3)),
+    "image": lambda folder: Image.new("L", (2, 2)).save(folder / "new.png"),
+    "low": lambda folder: os.open(folder / "new", os.O_CREAT | os.O_WRONLY),
+    "touch": lambda folder: (folder / "old").touch(),
+    "folder": lambda folder: os.makedirs(folder / "new" / "inner"),
+    "remove": lambda folder: os.remove(folder / "old"),
+    "remove all": lambda folder: shutil.rmtree(folder / "inner"),
+    "move": lambda folder: shutil.move(folder / "old", folder / "new"),
+    "rename": lambda folder: os.replace(folder / "old", folder / "other"),
+    "link": lambda folder: os.symlink("old", folder / "new"),
+    "hard link": lambda folder: os.link(folder / "old", folder / "new"),
+    "shorten": lambda folder: os.truncate(folder / "old", 1),
+    "keep a temporary one": lambda folder: _keep_temporary(folder / "new"),
+    "insert": lambda folder: sqlite3.connect(folder / "rows").execute("insert into t values (2)"),
+    "create": lambda folder: sqlite3.connect(folder / "rows").execute("create table u (i int)"),
+    "delete": lambda folder: sqlite3.connect(folder / "rows").execute("delete from t"),
+}
+
+
+def _temporary() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "inner").mkdir()
+        (Path(folder) / "inner" / "file").write_text("text")
+    with tempfile.TemporaryFile("w") as file, tempfile.NamedTemporaryFile("w") as named:
+        file.write("text")
+        named.write("text")
+
+
+NONE: dict[str, Callable[[Path], Any]] = {
+    "read": lambda folder: (folder / "old").read_text(),
+    "map": lambda folder: np.memmap(folder / "old", np.uint8, "c"),
+    "temporary": lambda folder: _temporary(),
+    "nowhere": lambda folder: Path(os.devnull).write_text("text"),
+    "a folder that is there": lambda folder: os.makedirs(folder / "inner", exist_ok=True),
+    "what is not there": lambda folder: (folder / "none").unlink(missing_ok=True),
+    "program": lambda folder: subprocess.run([sys.executable, "-S", "-c", "0"], check=True),
+    "query": lambda folder: sqlite3.connect(folder / "rows").execute("select i from t").fetchall(),
+    "in memory": lambda folder: sqlite3.connect(":memory:").execute("create table t (i int)"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "file").write_text("inner")
+    (tmp_path / "old").write_text("old")
+    with sqlite3.connect(tmp_path / "rows") as rows:
+        rows.execute("create table t (i int)")
+        rows.execute("insert into t values (1)")
+    rows.close()
+    return tmp_path
+
+
+def _listing(folder: Path) -> dict[str, Any]:
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def _in_fork(run: Callable[[Path], Any], folder: Path) -> list[str | None]:
+    """Return the error that a function raises, and what was refused."""
+
+    def tell(into: int) -> None:
+        files, said = ReadOnlyFiles(), None
+        try:
+            run(folder)
+        except (OSError, sqlite3.Error) as error:
+            said = str(error)
+        os.write(into, json.dumps([said, files.refused]).encode())
+
+    with forked(tell) as fork:
+        told: list[str | None] = json.loads(os.read(fork.pipe, 1 << 16))
+        return told
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_would_change_a_file_is_refused(name: str, folder: Path) -> None:
+    before = _listing(folder)
+    error, refused = _in_fork(CHANGES[name], folder)
+    assert _listing(folder) == before
+    assert refused is not None
+    assert refused.startswith(str(folder))
+    assert error is not None
+    assert "Read-only file system" in error or "not authorized" in error
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_all_else_is_not(name: str, folder: Path) -> None:
+    assert _in_fork(NONE[name], folder) == [None, None]
+
+
+class Kept(Dataset[Any]):
+    """What is computed in full precision the first time, and read in half of it from then on."""
+
+    def __init__(self, folder: Path, size: int = 400) -> None:
+        self.folder, self.size = folder, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        path = self.folder / f"{index}.npy"
+        if path.exists():
+            return np.load(path).astype(np.float32)
+        computed = np.sin(np.arange(2_000, dtype=np.float32) * index)
+        for _ in range(20):
+            np.sort(computed)
+        np.save(path, computed.astype(np.float16))
+        return computed
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["one write fails", "all fail"])
+def test_samples_that_keep_files_are_those_of_the_first_time(is_there: bool, tmp_path: Path) -> None:
+    batches = {}
+    for name, kind in (("stock", torch.utils.data.DataLoader), ("ours", fl.DataLoader)):
+        dataset = Kept(tmp_path / name)
+        dataset.folder.mkdir()
+        if is_there:
+            dataset[0]
+        loader: Any = kind(dataset, batch_size=8)
+        batches[name] = [batch for _ in range(2) for batch in loader]
+    for ours, stock in zip(batches["ours"], batches["stock"], strict=True):
+        assert torch.equal(ours, stock)
+    workers = loader.stats()["workers"]
+    assert workers["count"] == 0
+    assert "loading changes a file" in workers["why"]
+    assert str(tmp_path / "ours") in workers["why"]
