@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import csv
+import decimal
+import os
 import sys
+import time
 import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,22 +72,114 @@ def test_what_the_compiler_sets_is_no_change() -> None:
     assert state.changed() == "note"
 
 
-SETTINGS = {
-    "torch's default dtype": lambda: torch.set_default_dtype(torch.float64),
-    "torch's gradient mode": lambda: torch.set_grad_enabled(False),
+# Each with what sets it, and what puts it back.
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "torch's default dtype": (
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_default_dtype(torch.float32),
+    ),
+    "torch's gradient mode": (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
+    "torch.get_deterministic_debug_mode()": (
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.use_deterministic_algorithms(False),
+    ),
+    "torch.get_float32_matmul_precision()": (
+        lambda: torch.set_float32_matmul_precision("medium"),
+        lambda: torch.set_float32_matmul_precision("highest"),
+    ),
+    "the context of decimals": (
+        lambda: decimal.getcontext().traps.update({decimal.Inexact: True}),
+        lambda: decimal.getcontext().traps.update({decimal.Inexact: False}),
+    ),
+    "numpy.geterr()": (lambda: np.seterr(divide="raise"), lambda: np.seterr(divide="warn")),
+    "the time zone": (
+        lambda: (os.environ.update(TZ="Asia/Tokyo"), time.tzset()),
+        lambda: (os.environ.pop("TZ"), time.tzset()),
+    ),
+}
+# What libraries may set, too.
+ONLY_LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "sys.path": (lambda: sys.path.append("/nowhere"), lambda: sys.path.remove("/nowhere")),
+    "torch.set_flush_denormal()": (
+        lambda: torch.set_flush_denormal(True),
+        lambda: torch.set_flush_denormal(False),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_the_first_sample_sets_is_a_change(name: str) -> None:
-    dtype, keeps = torch.get_default_dtype(), torch.is_grad_enabled()
+    set_it, put_back = SETTINGS[name]
     held = CopiedState([])
     try:
-        SETTINGS[name]()
+        set_it()
         assert held.changed_by_loading() == name
     finally:
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(keeps)
+        put_back()
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, *ONLY_LATER])
+def test_what_is_set_later_is_a_change(name: str) -> None:
+    set_it, put_back = {**SETTINGS, **ONLY_LATER}[name]
+    held, by_loop = CopiedState([]), CopiedState([])
+    assert held.changed_by_loading() is None
+    try:
+        set_it()
+        assert held.changed_by_loading() == by_loop.changed() == name
+    finally:
+        put_back()
+
+
+@pytest.mark.parametrize("name", ONLY_LATER)
+def test_what_libraries_set_with_the_first_sample_is_none(name: str) -> None:
+    set_it, put_back = ONLY_LATER[name]
+    held = CopiedState([])
+    try:
+        set_it()
+        assert held.changed_by_loading() is None
+    finally:
+        put_back()
+
+
+def test_a_context_variable_that_had_a_value_is_no_librarys() -> None:
+    def set_it() -> None:
+        UNKNOWN.set(1)
+        held = CopiedState([])
+        UNKNOWN.set(2)
+        assert held.changed_by_loading() == "a context variable"
+
+    contextvars.copy_context().run(set_it)
+
+
+class Scaled:
+    """Reads a variable of the environment."""
+
+    def __getitem__(self, index: int) -> float:
+        return index * float(os.environ["SCALE"])
+
+
+def test_the_environment_is_watched_from_the_first_sample_on_if_code_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, others = CopiedState(Scaled()), CopiedState([])
+    monkeypatch.setenv("SCALE", "2")
+    assert held.changed_by_loading() == "os.environ"
+    assert others.changed_by_loading() is None
+
+
+class Clipped:
+    """Takes a function and a number from libraries."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.clip(index, 0, csv.QUOTE_ALL)
+
+
+def test_what_code_takes_from_libraries_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in ((np, "clip", max), (csv, "QUOTE_ALL", 7)):
+        held = CopiedState(Clipped())
+        assert held.changed() is None
+        monkeypatch.setattr(module, name, value)
+        assert held.changed() == name
 
 
 def test_what_libraries_set_when_they_are_first_used_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

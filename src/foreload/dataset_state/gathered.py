@@ -39,6 +39,7 @@ from foreload.dataset_state.names import (
     modules_used,
     names_used,
     set_in_builtins,
+    taken_from_libraries,
 )
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 from foreload.dataset_state.walk import (
@@ -326,6 +327,8 @@ class Gathered:
         self._watch_names(vars(builtins), set_in_builtins(each for each in used if each not in known))
         for module in modules_used(function):
             self._watch_names(vars(module), sorted(names_used(function.__code__) & vars(module).keys()))
+        for own, variable in taken_from_libraries(function):
+            self._look(Value(variable, partial(own.get, variable), (own, variable)))
 
 
 def _numbers_in(value: Any) -> Any:

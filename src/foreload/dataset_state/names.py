@@ -9,6 +9,7 @@ import itertools
 import sys
 from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
 
 from foreload.dataset_state.installed import is_installed
 
@@ -22,6 +23,7 @@ __all__ = [
     "names_used",
     "set_in_builtins",
     "strings_in",
+    "taken_from_libraries",
 ]
 
 # The names by which code gets at a module whose name is a text.
@@ -64,6 +66,25 @@ def _taken_from_variables(code: CodeType) -> frozenset[tuple[str, str]]:
     }
     inner = (_taken_from_variables(each) for each in code.co_consts if isinstance(each, CodeType))
     return frozenset(found.union(*inner))
+
+
+def taken_from_libraries(function: FunctionType) -> list[tuple[dict[str, Any], str]]:
+    """Return what a function takes from installed modules, such as ``np.clip``: their variables, and the name.
+
+    What is a module or None may be imported or set when it is first needed, and is left out.
+
+    >>> def clipped(array): return np.clip(array, 0, 1)
+    >>> import numpy as np
+    >>> taken_from_libraries(FunctionType(clipped.__code__, {"np": np})) == [(vars(np), "clip")]
+    True
+    """
+    found = []
+    for variable, name in sorted(_taken_from_variables(function.__code__)):
+        module = function.__globals__.get(variable)
+        if issubclass(type(module), ModuleType) and module is not sys and is_installed(module.__name__):
+            own = vars(module)
+            found += [] if isinstance(own.get(name), (ModuleType, type(None))) else [(own, name)]
+    return found
 
 
 def set_in_builtins(names: Iterable[str]) -> list[str]:

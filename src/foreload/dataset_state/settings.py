@@ -5,6 +5,7 @@ from __future__ import annotations
 import locale
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -90,6 +91,7 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     "numpy.geterr()": np.geterr,
     _DENORMAL: _flushes_denormal,
     _LOCALE: lambda: locale.setlocale(locale.LC_ALL),
+    "the time zone": lambda: time.tzname,
     _PATH: lambda: sys.path.copy(),
     _WARNINGS: filters_of_errors,
     _CONTEXT: copy_context,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from foreload.order.resume import Start
 from foreload.order.samplers import Blocks, concatenated
 
 __all__ = ["RandomBlocks"]
+
+# The numbers that torch draws at a time, if they may be drawn again.
+_DRAWN = 32
 
 
 class RandomBlocks(Blocks):
@@ -86,32 +90,35 @@ def _of_own(source: _Source) -> Iterator[Indices]:
     if source.drawn is None:
         source.drawn = seed
     if not sampler.replacement:
-        return permutations(size, wanted, source.drawn)
+        whole = wanted - wanted % size if size else 0
+        return permutations(size, whole, source.drawn, partial(_last, sampler, size))
     generator = torch.Generator()
     generator.manual_seed(source.drawn)
-    return _with_replacement(size, wanted, generator)
+    return _with_replacement(sampler, size, generator)
 
 
 def _of_users(source: _Source) -> Iterator[Indices]:
     sampler = source.sampler
-    size, wanted, generator = len(sampler.data_source), sampler.num_samples, sampler.generator
+    size, generator = len(sampler.data_source), sampler.generator
     if source.start.drawn is not None:
         set_generator(generator, source.start.drawn)
     source.drawn = generator_text(generator)
     if sampler.replacement:
-        yield from _with_replacement(size, wanted, generator)
+        yield from _with_replacement(sampler, size, generator)
         return
-    for count in _draws(size, wanted, replacement=False):
-        # (The last one may be of no numbers, but is drawn.)
-        yield torch.randperm(size, generator=generator).numpy()[:count]
+    for _ in range(sampler.num_samples // size):
+        yield torch.randperm(size, generator=generator).numpy()
+    # (It may be of no numbers, but is drawn.)
+    yield torch.randperm(size, generator=generator).numpy()[: _last(sampler, size)]
 
 
-def _with_replacement(size: int, wanted: int, generator: torch.Generator) -> Iterator[Indices]:
-    for count in _draws(size, wanted, replacement=True):
-        yield torch.randint(high=size, size=(count,), dtype=torch.int64, generator=generator).numpy()
+def _with_replacement(sampler: RandomSampler, size: int, generator: torch.Generator) -> Iterator[Indices]:
+    for _ in range(sampler.num_samples // _DRAWN):
+        yield torch.randint(high=size, size=(_DRAWN,), dtype=torch.int64, generator=generator).numpy()
+    count = _last(sampler, _DRAWN)
+    yield torch.randint(high=size, size=(count,), dtype=torch.int64, generator=generator).numpy()
 
 
-def _draws(size: int, wanted: int, replacement: bool) -> list[int]:
-    """Return the number of samples in each draw of torch's sampler."""
-    each = 32 if replacement else size
-    return [each] * (wanted // each) + [wanted % each]
+def _last(sampler: RandomSampler, each: int) -> int:
+    """Return how many numbers torch's sampler draws in the end: its dataset may have grown since it began."""
+    return sampler.num_samples % each if each else 0

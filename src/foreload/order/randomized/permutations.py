@@ -7,7 +7,7 @@ which is tried out once per process; if it draws otherwise, or something stands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
@@ -21,13 +21,14 @@ from foreload.order.samplers import BLOCK, FIRST_BLOCK
 __all__ = ["permutations"]
 
 
-def permutations(size: int, wanted: int, seed: int) -> Iterator[Indices]:
+def permutations(size: int, wanted: int, seed: int, more: Callable[[], int] = int) -> Iterator[Indices]:
     """Yield ``wanted`` numbers of permutations of ``range(size)``, as ``RandomSampler`` draws them without others.
 
     Args:
         size: the length of each permutation.
         wanted: how many numbers; the last permutation is cut short.
         seed: of the generator that all of them are drawn from.
+        more: is asked in the end how many numbers come after these.
 
     >>> blocks = permutations(5, 8, seed=3)
     >>> generator = torch.Generator().manual_seed(3)
@@ -36,23 +37,33 @@ def permutations(size: int, wanted: int, seed: int) -> Iterator[Indices]:
     True
     """
     if not (0 < size < _native.FisherYates.end and has_own_randperm() and _draws_as_torch()):
-        yield from _by_torch(size, wanted, seed)
+        yield from _by_torch(size, wanted, seed, more)
         return
     source, count = _native.FisherYates(size, seed), FIRST_BLOCK
-    while wanted > 0:
-        block = np.empty(min(count, wanted), np.int64)
-        source.fill(block)
-        yield block
-        wanted -= len(block)
-        count = BLOCK
+    for left in _asked(wanted, more):
+        while left > 0:
+            block = np.empty(min(count, left), np.int64)
+            source.fill(block)
+            yield block
+            left -= len(block)
+            count = BLOCK
 
 
-def _by_torch(size: int, wanted: int, seed: int) -> Iterator[Indices]:
+def _by_torch(size: int, wanted: int, seed: int, more: Callable[[], int]) -> Iterator[Indices]:
     generator = torch.Generator()
     generator.manual_seed(seed)
-    while wanted > 0:
-        yield torch.randperm(size, generator=generator).numpy()[:wanted]
-        wanted -= size
+    kept = np.zeros(0, np.int64)
+    for left in _asked(wanted, more):
+        while left > 0:
+            kept = kept if len(kept) else torch.randperm(size, generator=generator).numpy()
+            yield kept[:left]
+            left, kept = left - len(kept[:left]), kept[left:]
+
+
+def _asked(wanted: int, more: Callable[[], int]) -> Iterator[int]:
+    """Yield how many numbers to draw at first, and then, when these have been taken, how many after them."""
+    yield wanted
+    yield more()
 
 
 @cache
