@@ -80,7 +80,7 @@ def taken_from_libraries(function: FunctionType) -> list[tuple[dict[str, Any], s
     """
     found = []
     for variable, name in sorted(_taken_from_variables(function.__code__)):
-        module = function.__globals__.get(variable)
+        module: Any = function.__globals__.get(variable)
         if issubclass(type(module), ModuleType) and module is not sys and is_installed(module.__name__):
             own = vars(module)
             found += [] if isinstance(own.get(name), (ModuleType, type(None))) else [(own, name)]
