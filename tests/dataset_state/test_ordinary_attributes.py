@@ -315,7 +315,7 @@ import torch
 from foreload.dataset_state.settings import Settings
 torch.set_default_device("meta")
 torch.set_default_device(None)
-print(Settings(with_environment=False).changed())
+print(Settings(environment=None).changed())
 """
     done = python("-c", script)
     assert (done.stdout, done.returncode) == ("None\n", 0), done.stderr

@@ -161,9 +161,11 @@ class Scaled:
 def test_the_environment_is_watched_from_the_first_sample_on_if_code_reads_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    held, others = CopiedState(Scaled()), CopiedState([])
+    held, library, others = CopiedState(Scaled()), CopiedState(Scaled()), CopiedState([])
+    monkeypatch.setenv("SET_BY_A_LIBRARY", "1")
+    assert library.changed_by_loading() is None
     monkeypatch.setenv("SCALE", "2")
-    assert held.changed_by_loading() == "os.environ"
+    assert held.changed_by_loading() == library.changed_by_loading() == "os.environ"
     assert others.changed_by_loading() is None
 
 

@@ -55,7 +55,7 @@ class CopiedState:
         self._gathered.follow((((type(part).__name__, place),), part) for place, part in enumerate(parts))
         self._looks = self._gathered.looks
         self._references: References | None = References(self._looks)  # before copies of this are made
-        self._settings = Settings(with_environment=self._gathered.reads_environment)
+        self._settings = Settings(environment=self._gathered.environment)
         self._outputs = Outputs()
 
     def __reduce__(self) -> Any:
@@ -113,7 +113,7 @@ class CopiedState:
         is_first, self._is_first = self._is_first, False
         if is_first:  # what libraries set when they are first used, each process sets for itself
             self._by_loading = self._settings.changed_by_code()
-            self._settings = Settings(with_environment=self._gathered.reads_environment)
+            self._settings = Settings(environment=self._gathered.environment)
         if self._by_loading is None:
             self._by_loading = self.settled() or self._apart() or self.untold
         return self._by_loading

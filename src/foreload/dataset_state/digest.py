@@ -141,7 +141,7 @@ class StateWatch:
         self.change = self.change or changed(self._last, present)
         self._last = present
         if self._settings is None:  # libraries set some when they are first used
-            self._settings = Settings(with_environment=True)
+            self._settings = Settings(environment=())
         self.change = self.change or self._settings.changed()
 
     def _snapshots(self) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from foreload.dataset_state.names import (
     modules_used,
     names_used,
     set_in_builtins,
+    strings_in,
     taken_from_libraries,
 )
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
@@ -77,7 +78,7 @@ _PLAIN = (int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset, MappingProxyType)
 
 # The names by which code reads variables of the environment.
-_ENVIRONMENT = {"environ", "getenv", "expandvars", "expanduser"}
+_ENVIRONMENT = {"environ", "getenv", "expandvars"}
 
 # What ctypes holds in memory, also values that processes share.
 _C_DATA: Any = ctypes.Structure.__base__
@@ -96,7 +97,7 @@ class Gathered:
         looks: the looks.
         generators: random generators, with a name and a digest of each as it was.
         untold: a sentence that says why not all can be looked at; None if all are.
-        reads_environment: whether code among it reads variables of the environment.
+        environment: the texts in code that reads variables of the environment; None: none does.
 
     >>> class Scaled: pass
     >>> dataset = Scaled(); dataset.weights = [1, 2]
@@ -110,7 +111,7 @@ class Gathered:
         self.looks: list[Look] = []
         self.generators: list[tuple[str, Any, Any]] = []
         self.untold: str | None = None
-        self.reads_environment = False
+        self.environment: set[str] | None = None
         self._left_bytes, self._room = _MOST_PICKLED, Room()
         self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[Step, Any]] = deque()
@@ -316,7 +317,8 @@ class Gathered:
             return
         for variable, cell in cells:
             self._add_value(variable, partial(optional, cell, "cell_contents"), (cell, "cell_contents"))
-        self.reads_environment |= not _ENVIRONMENT.isdisjoint(names_used(function.__code__))
+        if not _ENVIRONMENT.isdisjoint(names_used(function.__code__)):
+            self.environment = (self.environment or set()) | strings_in(function.__code__)
         if (drawing := draws_unseen(function)) is not None:
             self.untold = _UNSEEN.format(drawing)
         known = function.__globals__

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,18 +104,20 @@ class Settings:
     """The settings as they are now.
 
     Args:
-        with_environment: whether variables of the environment are among them. Libraries set some of these when
-            they are first used, so it is for code that reads them.
+        environment: the texts in code that reads variables of the environment; None: they are not among the
+            settings. Libraries set some when they are first used, so of these, only those that are named count
+            at first.
 
-    >>> settings = Settings(with_environment=True)
+    >>> settings = Settings(environment={"SCALE"})
     >>> os.environ["SCALE"] = "2"
     >>> settings.changed()
     'os.environ'
     >>> del os.environ["SCALE"]; settings.changed()
     """
 
-    def __init__(self, *, with_environment: bool) -> None:
-        watched = _PRESENT | ({_ENVIRON: _environment} if with_environment else {})
+    def __init__(self, *, environment: Collection[str] | None) -> None:
+        watched = _PRESENT | ({} if environment is None else {_ENVIRON: _environment})
+        self._named = [name.encode() for name in environment or () if name.isascii()]
         self._before = [(name, present, present()) for name, present in watched.items()]
         self._of_torch: set[ContextVar[Any]] = set()
 
@@ -126,16 +127,22 @@ class Settings:
 
     def changed_by_code(self) -> str | None:
         """Return the name of what has been set since, of what libraries do not set when they are first used."""
-        return self._changed(left_out=_BY_LIBRARIES, of_new=False)
+        return self._changed(left_out=_BY_LIBRARIES, at_first=True)
 
     def changed(self) -> str | None:
         """Return the name of what has been set since; None if nothing has."""
         return self._changed()
 
-    def _changed(self, left_out: Collection[str] = (), *, of_new: bool = True) -> str | None:
-        changed = (each for each in self._before if not (each[0] in left_out or _is_equal(each[1](), each[2])))
-        of_context = partial(self._have_changed, of_new=of_new)
-        return next((name for name, _, before in changed if name != _CONTEXT or of_context(before)), None)
+    def _changed(self, left_out: Collection[str] = (), *, at_first: bool = False) -> str | None:
+        for name, present, before in self._before:
+            if name in left_out or _is_equal(now := present(), before):
+                continue
+            if name == _ENVIRON and at_first:
+                if any(now.get(each) != before.get(each) for each in self._named):
+                    return name
+            elif name != _CONTEXT or self._have_changed(before, of_new=not at_first):
+                return name
+        return None
 
     def _have_changed(self, before: Context, *, of_new: bool) -> bool:
         """Whether context variables have been set that are not torch's; those without a value if asked for."""

@@ -50,7 +50,7 @@ _MORE: dict[str, Callable[[], Any]] = {
 
 def present_settings() -> dict[str, Any]:
     """Return the settings that another process could have too, by name."""
-    return dict(Settings(with_environment=False).values()) | {name: value() for name, value in _MORE.items()}
+    return dict(Settings(environment=None).values()) | {name: value() for name, value in _MORE.items()}
 
 
 def _set_decimals(values: list[Any]) -> None:

@@ -23,7 +23,7 @@ _OTHER = "in a process that is not forked"
 _ELSEWHERE = f"is not what it is here {_OTHER}"
 
 # The names by which code reads variables of the environment.
-_ENVIRONMENT = {"environ", "getenv", "expandvars", "expanduser"}
+_ENVIRONMENT = {"environ", "getenv", "expandvars"}
 
 
 # A text whose hash tells whether texts have the hashes that they have in another process.
