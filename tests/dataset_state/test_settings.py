@@ -141,6 +141,17 @@ def test_what_libraries_set_with_the_first_sample_is_none(name: str) -> None:
         put_back()
 
 
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9 has it")
+def test_precisions_of_backends_may_be_set() -> None:
+    held, before = CopiedState([]), torch.backends.cuda.matmul.fp32_precision
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        assert held.changed() in (None, "torch.get_float32_matmul_precision()")
+        assert CopiedState([]).changed() is None
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
 def test_a_context_variable_that_had_a_value_is_no_librarys() -> None:
     def set_it() -> None:
         UNKNOWN.set(1)

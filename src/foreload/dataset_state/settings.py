@@ -69,6 +69,12 @@ def _variables_of_torch() -> set[ContextVar[Any]]:
     return {value for value in values if type(value) is ContextVar}
 
 
+def _precision() -> str | None:
+    with suppress(RuntimeError):  # it raises where that of a backend has been set (torch 2.9+)
+        return torch.get_float32_matmul_precision()
+    return None
+
+
 def _flushes_denormal() -> bool:
     least = sys.float_info.min
     return least / 2 == 0
@@ -85,7 +91,7 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     "torch's inference mode": torch.is_inference_mode_enabled,
     "torch's autocast": autocast_dtypes,
     "torch.get_deterministic_debug_mode()": torch.get_deterministic_debug_mode,
-    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
+    "torch.get_float32_matmul_precision()": _precision,
     "the context of decimals": _decimals,
     "numpy.geterr()": np.geterr,
     _DENORMAL: _flushes_denormal,
