@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import csv
 import decimal
+import locale
 import os
 import sys
 import time
@@ -99,7 +100,6 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 }
 # What libraries may set, too.
 ONLY_LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-    "sys.path": (lambda: sys.path.append("/nowhere"), lambda: sys.path.remove("/nowhere")),
     "torch.set_flush_denormal()": (
         lambda: torch.set_flush_denormal(True),
         lambda: torch.set_flush_denormal(False),
@@ -150,6 +150,14 @@ def test_precisions_of_backends_may_be_set() -> None:
         assert CopiedState([]).changed() is None
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_what_raises_when_it_is_asked_for_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locale, "setlocale", None)
+    held = CopiedState([])
+    assert held.changed() is None
+    monkeypatch.undo()
+    assert held.changed() == "the locale"
 
 
 def test_a_context_variable_that_had_a_value_is_no_librarys() -> None:

@@ -9,8 +9,10 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
+from sqlite3 import connect
 from typing import Any
 
 import numpy as np
@@ -48,9 +50,17 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
     "shorten": lambda folder: os.truncate(folder / "old", 1),
     "keep a temporary one": lambda folder: _keep_temporary(folder / "new"),
     "insert": lambda folder: sqlite3.connect(folder / "rows").execute("insert into t values (2)"),
+    "insert by a name": lambda folder: connect(folder / "rows").execute("insert into t values (2)"),
+    "attach": lambda folder: _attached(folder / "rows").execute("insert into other.t values (2)"),
     "create": lambda folder: sqlite3.connect(folder / "rows").execute("create table u (i int)"),
     "delete": lambda folder: sqlite3.connect(folder / "rows").execute("delete from t"),
 }
+
+
+def _attached(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(":memory:")
+    database.execute(f"attach '{path}' as other")
+    return database
 
 
 def _temporary() -> None:
@@ -62,10 +72,32 @@ def _temporary() -> None:
         named.write("text")
 
 
+def _in_folder(folder: Path, name: str) -> None:
+    os.chdir(folder)
+    with tempfile.TemporaryDirectory(dir=name) as inner:
+        (Path(inner) / "file").write_text("text")
+
+
+def _beside() -> None:
+    (path := Path(tempfile.gettempdir()) / f"{uuid.uuid4()}.wav").write_text("text")
+    path.unlink()
+
+
+def _by_program() -> None:
+    path = Path(tempfile.mktemp())
+    subprocess.run([sys.executable, "-S", "-c", f"open({str(path)!r}, 'w')"], check=True)
+    path.unlink()
+
+
 NONE: dict[str, Callable[[Path], Any]] = {
     "read": lambda folder: (folder / "old").read_text(),
     "map": lambda folder: np.memmap(folder / "old", np.uint8, "c"),
     "temporary": lambda folder: _temporary(),
+    "temporary, relative": lambda folder: _in_folder(folder, "."),
+    "temporary, as bytes": lambda folder: tempfile.TemporaryDirectory(dir=os.fsencode(folder)).cleanup(),
+    "beside temporary files": lambda folder: _beside(),
+    "by a program": lambda folder: _by_program(),
+    "a lock": lambda folder: (folder / "none.lock").touch(),
     "nowhere": lambda folder: Path(os.devnull).write_text("text"),
     "a folder that is there": lambda folder: os.makedirs(folder / "inner", exist_ok=True),
     "what is not there": lambda folder: (folder / "none").unlink(missing_ok=True),
@@ -103,6 +135,7 @@ def _in_fork(run: Callable[[Path], Any], folder: Path) -> list[str | None]:
             run(folder)
         except (OSError, sqlite3.Error) as error:
             said = str(error)
+        files.end()
         os.write(into, json.dumps([said, files.refused]).encode())
 
     with forked(tell) as fork:
@@ -116,7 +149,7 @@ def test_what_would_change_a_file_is_refused(name: str, folder: Path) -> None:
     error, refused = _in_fork(CHANGES[name], folder)
     assert _listing(folder) == before
     assert refused is not None
-    assert refused.startswith(str(folder))
+    assert refused.startswith(":memory:" if name == "attach" else str(folder))
     assert error is not None
     assert "Read-only file system" in error or "not authorized" in error
 
@@ -124,6 +157,12 @@ def test_what_would_change_a_file_is_refused(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", NONE)
 def test_all_else_is_not(name: str, folder: Path) -> None:
     assert _in_fork(NONE[name], folder) == [None, None]
+
+
+def test_what_is_left_beside_temporary_files_counts_and_is_removed(folder: Path) -> None:
+    path = Path(tempfile.gettempdir()) / f"{uuid.uuid4()}.npy"
+    assert _in_fork(lambda folder: path.write_text("text"), folder) == [None, str(path)]
+    assert not path.exists()
 
 
 class Kept(Dataset[Any]):

@@ -71,7 +71,7 @@ def _taken_from_variables(code: CodeType) -> frozenset[tuple[str, str]]:
 def taken_from_libraries(function: FunctionType) -> list[tuple[dict[str, Any], str]]:
     """Return what a function takes from installed modules, such as ``np.clip``: their variables, and the name.
 
-    What is a module or None may be imported or set when it is first needed, and is left out.
+    Only functions, classes, numbers and texts: all else may be set or filled when it is first needed.
 
     >>> def clipped(array): return np.clip(array, 0, 1)
     >>> import numpy as np
@@ -83,7 +83,8 @@ def taken_from_libraries(function: FunctionType) -> list[tuple[dict[str, Any], s
         module: Any = function.__globals__.get(variable)
         if issubclass(type(module), ModuleType) and module is not sys and is_installed(module.__name__):
             own = vars(module)
-            found += [] if isinstance(own.get(name), (ModuleType, type(None))) else [(own, name)]
+            value = own.get(name)
+            found += [(own, name)] if callable(value) or isinstance(value, (int, float, complex, str)) else []
     return found
 
 
@@ -171,22 +172,30 @@ def globals_used(code: CodeType) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
+# Methods that make sets or hashes, and functions to which the order of a set makes no difference.
+_OF_SETS = {"union", "intersection", "difference", "symmetric_difference", "__hash__"}
+_ORDERLESS, _GLOBALS = ("sorted", "len", "min", "max", "any", "all"), ("LOAD_GLOBAL", "LOAD_NAME")
+
+
 @functools.lru_cache(maxsize=4096)
 def depends_on_hashes(code: CodeType) -> bool:
     """Whether code makes sets, goes through them, or asks for hashes, which of texts are new in each interpreter.
 
     >>> depends_on_hashes(compile("list({'cat', 'dog'})", "", "eval"))
     True
-    >>> depends_on_hashes(compile("name in {'cat', 'dog'}", "", "eval"))
+    >>> depends_on_hashes(compile("name in {'cat', 'dog'} and len(set(names))", "", "eval"))
     False
     """
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _PREFIXES]
-    is_asked = any(step.opname in _LOADS and step.argval in ("hash", "set", "frozenset") for step in steps)
-    is_made = any(step.opname in ("BUILD_SET", "SET_ADD", "SET_UPDATE") for step in steps)
-    is_read = any(
-        isinstance(one.argval, frozenset) and other.opname != "CONTAINS_OP"
-        for one, other in itertools.pairwise(steps)
+    steps = [step for step in dis.get_instructions(code) if step.opname not in (*_PREFIXES, "PUSH_NULL")]
+    pairs = list(itertools.pairwise(steps))
+    is_asked = not _OF_SETS.isdisjoint(code.co_names) or any(
+        other.opname in _GLOBALS and other.argval in ("hash", "set", "frozenset") and one.argval not in _ORDERLESS
+        for one, other in [(steps[0], steps[0]), *pairs]
     )
+    is_made = any(step.opname in ("BUILD_SET", "SET_ADD", "SET_UPDATE") for step in steps)
+    is_read = any(isinstance(one.argval, frozenset) and other.opname != "CONTAINS_OP" for one, other in pairs)
+    has_views = not {"keys", "items"}.isdisjoint(code.co_names)
+    is_made |= has_views and any(step.argrepr.strip("=") in ("&", "|", "-", "^") for step in steps)
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return is_asked or is_made or is_read or any(map(depends_on_hashes, inner))
 

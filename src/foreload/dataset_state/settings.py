@@ -81,7 +81,7 @@ def _flushes_denormal() -> bool:
 
 
 _CONTEXT, _WARNINGS, _ENVIRON = "a context variable", "the filter of warnings", "os.environ"
-_PATH, _LOCALE, _DENORMAL = "sys.path", "the locale", "torch.set_flush_denormal()"
+_LOCALE, _DENORMAL = "the locale", "torch.set_flush_denormal()"
 
 _PRESENT: dict[str, Callable[[], Any]] = {
     "the current directory": _folder,
@@ -97,13 +97,12 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     _DENORMAL: _flushes_denormal,
     _LOCALE: lambda: locale.setlocale(locale.LC_ALL),
     "the time zone": lambda: time.tzname,
-    _PATH: lambda: sys.path.copy(),
     _WARNINGS: filters_of_errors,
     _CONTEXT: copy_context,
 }
 
 # What libraries may set when they are first used, which each process does for itself; also new context variables.
-_BY_LIBRARIES = (_WARNINGS, _PATH, _LOCALE, _DENORMAL)
+_BY_LIBRARIES = (_WARNINGS, _LOCALE, _DENORMAL)
 
 
 class Settings:
@@ -124,12 +123,12 @@ class Settings:
     def __init__(self, *, environment: Collection[str] | None) -> None:
         watched = _PRESENT | ({} if environment is None else {_ENVIRON: _environment})
         self._named = [name.encode() for name in environment or () if name.isascii()]
-        self._before = [(name, present, present()) for name, present in watched.items()]
+        self._before = [(name, present, _value_of(present)) for name, present in watched.items()]
         self._of_torch: set[ContextVar[Any]] = set()
 
     def values(self) -> list[tuple[str, Any]]:
         """Return the settings that another process could have too, by name."""
-        return [(name, value) for name, _, value in self._before if name not in (_CONTEXT, _WARNINGS, _PATH)]
+        return [(name, value) for name, _, value in self._before if name not in (_CONTEXT, _WARNINGS)]
 
     def changed_by_code(self) -> str | None:
         """Return the name of what has been set since, of what libraries do not set when they are first used."""
@@ -141,7 +140,7 @@ class Settings:
 
     def _changed(self, left_out: Collection[str] = (), *, at_first: bool = False) -> str | None:
         for name, present, before in self._before:
-            if name in left_out or _is_equal(now := present(), before):
+            if name in left_out or _is_equal(now := _value_of(present), before):
                 continue
             if name == _ENVIRON and at_first:
                 if any(now.get(each) != before.get(each) for each in self._named):
@@ -159,6 +158,13 @@ class Settings:
         if not self._of_torch.issuperset(names):
             self._of_torch = _variables_of_torch() | {each for each in names if each.name.startswith("torch.")}
         return not self._of_torch.issuperset(names)
+
+
+def _value_of(present: Callable[[], Any]) -> Any:
+    try:
+        return present()
+    except Exception as error:  # whatever a library raises in some state or version
+        return type(error)
 
 
 def _is_equal(value: Any, before: Any) -> bool:

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -39,16 +40,19 @@ _TEMPORARY = ("tempfile.mkstemp", "tempfile.mkdtemp")
 # Action codes of SQLite: those that create, drop, insert, delete, update or alter what is not temporary.
 _STATEMENTS = frozenset({1, 2, 7, 8, 9, 10, 11, 16, 17, 18, 23, 26, 29, 30})
 
-# Python's own cache of compiled modules, which every program that imports writes.
-_COMPILED = "__pycache__"
+# Python's own cache of compiled modules, which every program that imports writes, and the ends of names of locks.
+_COMPILED, _LOCKS = "__pycache__", (".lock", "-lock")
+
+_WATCHED = frozenset({"open", *_TEMPORARY, *_CHANGES, *_MAKES})
 
 
 class ReadOnlyFiles:
     """Refuses, from now on and in all forks, what would change files, as a file system does that is mounted so.
 
     A sample that is loaded to see what it takes is loaded once more by the loop: what it had kept in a file by
-    then, it might find there. Files that ``tempfile`` names are its own. Of SQLite's, statements are refused. What
-    is open already is not seen, nor what other compiled code opens.
+    then, it might find there. Files that ``tempfile`` names are its own, and so is what it makes and removes again
+    in the folder for these. Of SQLite's databases, statements are refused. What is open already is not seen, nor
+    what other compiled code opens, or what a path means in a folder that is open.
 
     Attributes:
         refused: the first file that was to be changed; None if there was none.
@@ -57,18 +61,32 @@ class ReadOnlyFiles:
     def __init__(self) -> None:
         self.refused: str | None = None
         self._own: set[str] = set()
-        tempfile.gettempdir()  # which is found by trying
+        self._made: set[str] = set()  # by other names, in the folder for temporary files
+        self._began = time.time()
+        self._temporary = ""
+        with suppress(OSError):  # there is none
+            self._temporary = os.path.abspath(tempfile.gettempdir())  # which is found by trying
         sys.addaudithook(self._audit)
         if (sqlite := sys.modules.get("sqlite3")) is not None:
-            sqlite.connect = partial(self._connect, sqlite.connect)  # type: ignore[attr-defined]
+            self._watch_connections(sqlite.connect)
+
+    def end(self) -> None:
+        """Remove what has been made beside temporary files and is still there, which counts as a change."""
+        for path in self._made:
+            if os.path.lexists(path):
+                self.refused = self.refused or path
+                with suppress(OSError):
+                    os.remove(path)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _WATCHED:
+            return
         if event == "open":
             path, _, flags = arguments
             if flags & _WRITES and not isinstance(path, int):  # a number is open already
                 self._check(path, None, lambda path: not _is_special(path))
         elif event in _TEMPORARY:
-            self._own.add(arguments[0])
+            self._own.add(os.path.abspath(os.fsdecode(arguments[0])))
         else:
             self._check_all(_CHANGES.get(event, ()), arguments, os.path.lexists)
             self._check_all(_MAKES.get(event, ()), arguments, _may_be_made)
@@ -78,19 +96,6 @@ class ReadOnlyFiles:
             folder = None if of_folder is None else arguments[of_folder]
             self._check(arguments[of_path], folder, would_change)
 
-    def _connect(self, connect: Callable[..., Any], database: Any, *given: Any, **options: Any) -> Any:
-        connection = connect(database, *given, **options)
-        if database not in ("", ":memory:"):
-            connection.set_authorizer(partial(self._authorize, os.fsdecode(database)))
-        return connection
-
-    def _authorize(self, path: str, action: int, *about: Any) -> int:
-        """Answer SQLite, which asks about each statement's parts."""
-        if action in _STATEMENTS and about[2] != "temp":
-            self.refused = self.refused or path
-            return 1  # SQLITE_DENY
-        return 0
-
     def _check(self, given: Any, folder: int | None, would_change: Callable[[str], bool]) -> None:
         """Raise an error if a path is one that would be changed."""
         if isinstance(given, int):
@@ -99,11 +104,44 @@ class ReadOnlyFiles:
         if folder is not None and folder >= 0:
             path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
         path = os.path.abspath(path)
-        above = [os.sep.join(path.split(os.sep)[:end]) for end in range(1, path.count(os.sep) + 2)]
-        is_own = not self._own.isdisjoint(above) or _COMPILED in path.split(os.sep)
-        if not is_own and would_change(path):
+        if not self._is_own(path) and would_change(path):
             self.refused = self.refused or path
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    def _is_own(self, path: str) -> bool:
+        if _COMPILED in path.split(os.sep) or path.endswith(_LOCKS):
+            return True
+        above = [os.sep.join(path.split(os.sep)[:end]) for end in range(1, path.count(os.sep) + 2)]
+        if not self._own.isdisjoint(above):
+            return True
+        if os.path.dirname(path) != self._temporary:
+            return False
+        with suppress(OSError):
+            if os.lstat(path).st_ctime < self._began:
+                return False
+        self._made.add(path)
+        return True
+
+    def _watch_connections(self, connect: Callable[..., Any]) -> None:
+        """Ask about the statements of all connections, whichever modules have that function."""
+
+        def watched(database: Any, *given: Any, **options: Any) -> Any:
+            connection = connect(database, *given, **options)
+            is_file = database not in ("", ":memory:")
+            connection.set_authorizer(partial(self._authorize, os.fsdecode(database), is_file))
+            return connection
+
+        for module in list(sys.modules.values()):
+            own = getattr(module, "__dict__", None)
+            if type(own) is dict:
+                own.update(dict.fromkeys([name for name, value in own.items() if value is connect], watched))
+
+    def _authorize(self, path: str, is_file: bool, action: int, *about: Any) -> int:
+        """Answer SQLite, which asks about each statement's parts."""
+        if action in _STATEMENTS and about[2] != "temp" and (is_file or about[2] not in ("main", None)):
+            self.refused = self.refused or path
+            return 1  # SQLITE_DENY
+        return 0
 
 
 def _may_be_made(path: str) -> bool:

@@ -156,6 +156,8 @@ def _report(into: int, work: Workload, measure: _Measure) -> None:
             trouble = ""
         except Exception as error:  # whatever the dataset raises, the loop will raise it again, where it belongs
             trouble = f"{type(error).__name__}: {error}"
+        finally:
+            files.end()
         if files.refused is not None:  # which the dataset may have caught
             trouble = _CHANGES_FILES.format(files.refused)
             file.write(pickle.dumps((_STATE, trouble)))

@@ -48,6 +48,9 @@ _ASKS_MODULE = {"getattr", "vars"}
 _MAIN = ("__main__", "__mp_main__")  # its names, here and in processes that are not forked
 
 
+# Code that has run, or whose result decides nothing but the order of sets.
+_NOT_OF_SAMPLES = ("__init__", "__hash__")
+
 # What has the same hash in each interpreter.
 _NUMBERS = (bool, int, float, complex)
 
@@ -85,13 +88,17 @@ def has_order_of_its_own(value: Any) -> bool:
 
     (Objects that are hashed by their place in memory are in another order in each run.)
 
-    >>> has_order_of_its_own({"cat", "dog"}), has_order_of_its_own({1, 2})
+    >>> has_order_of_its_own({"cat", "dog"}), has_order_of_its_own({1, 2, (3, 4)})
     (True, False)
     """
-    if type(value) not in (set, frozenset) or len(value) < 2:
-        return False
+    return type(value) in (set, frozenset) and len(value) > 1 and not all(map(_has_known_hash, value))
+
+
+def _has_known_hash(value: Any) -> bool:
+    if type(value) is tuple:
+        return all(map(_has_known_hash, value))
     by_place: Any = object.__hash__
-    return not all(type(each) in _NUMBERS or type(each).__hash__ is by_place for each in value)
+    return type(value) in _NUMBERS or type(value).__hash__ is by_place
 
 
 class _Pickler(ContentPickler):
@@ -189,7 +196,7 @@ class _Pickler(ContentPickler):
             raise UnknownContentError("a list of the classes that are derived from one")
         if any(name in used and name not in known for name in _RUNS_TEXT):
             raise UnknownContentError("a text that is run as code")
-        if depends_on_hashes(code) and code.co_name != "__init__":  # which has run
+        if depends_on_hashes(code) and code.co_name not in _NOT_OF_SAMPLES:
             self._hashed.append(function.__qualname__)
         found = {name: known[name] for name in sorted(used & known.keys())}
         searched = [name for name, value in found.items() if has_order_of_its_own(value)]

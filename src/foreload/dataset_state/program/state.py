@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.program.codes import UnknownContentError, digest_code, has_order_of_its_own
+from foreload.dataset_state.program.codes import UnknownContentError, digest_code
 from foreload.dataset_state.program.libraries import LibraryState, UserNames
 from foreload.dataset_state.program.settings import present_settings
 
@@ -41,6 +41,7 @@ class ProgramState:
 
     def __init__(self, *parts: Any) -> None:
         self._unknown: str | None = None
+        self._orders: list[tuple[Any, list[Any]]] = []  # of sets, which are made anew there
         try:
             self._note(parts)
         except Exception as error:  # whatever the user's objects and modules may raise
@@ -50,7 +51,8 @@ class ProgramState:
         self._codes: dict[tuple[str, str], bytes | str] = {}
         found = _Parts()
         found.dump(parts)
-        hashed = ["a set"] if found.has_sets else []
+        self._orders = [(each, list(each)) for each in found.sets]
+        hashed: list[str] = []
         for code in found.codes.values():
             try:
                 digest: bytes | str = digest_code(code, hashed)
@@ -72,6 +74,8 @@ class ProgramState:
             return f"nothing tells whether {self._unknown} is the same {_OTHER}"
         if self._hashed is not None and self._hashed[1] != hash(_TEXT):
             return f"the hashes of texts, on which {self._hashed[0]} depends, are not what they are here {_OTHER}"
+        if any(list(each) != order for each, order in self._orders):
+            return f"the order of a set {_ELSEWHERE}"
         for (module, name), before in self._codes.items():
             if isinstance(before, str):
                 return f"nothing tells whether {before}, which the code of {name} uses, is the same {_OTHER}"
@@ -100,10 +104,11 @@ class _Parts(pickle.Pickler):
     def __init__(self) -> None:
         super().__init__(_Nothing(), protocol=5)
         self.codes: dict[int, Any] = {}
-        self.has_sets = False
+        self.sets: list[Any] = []
 
     def persistent_id(self, thing: Any) -> None:
-        self.has_sets = self.has_sets or has_order_of_its_own(thing)
+        if isinstance(thing, (set, frozenset)) and len(thing) > 1:
+            self.sets.append(thing)
 
     def reducer_override(self, thing: Any) -> Any:
         code = thing if isinstance(thing, (type, FunctionType)) else type(thing)
