@@ -185,6 +185,33 @@ class Kept(Dataset[Any]):
         return computed
 
 
+class KeptBeside(Kept):
+    """The same, in the folder for temporary files, of which nobody knows that they are to stay."""
+
+    def __getitem__(self, index: int) -> Any:
+        path = Path(tempfile.gettempdir()) / f"{self.folder.name}-{index}.npy"
+        if path.exists():
+            return np.load(path).astype(np.float32)
+        computed = np.sin(np.arange(2_000, dtype=np.float32) * index)
+        for _ in range(20):
+            np.sort(computed)
+        np.save(path, computed.astype(np.float16))
+        return computed
+
+
+def test_samples_kept_beside_temporary_files_are_those_of_the_first_time(tmp_path: Path) -> None:
+    try:
+        stock, ours = (
+            [batch for _ in range(2) for batch in kind(KeptBeside(tmp_path / name), batch_size=8)]
+            for name, kind in (("stock", torch.utils.data.DataLoader), ("ours", fl.DataLoader))
+        )
+    finally:
+        for path in Path(tempfile.gettempdir()).glob("*-*.npy"):
+            path.unlink()
+    for one, other in zip(ours, stock, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("is_there", [True, False], ids=["one write fails", "all fail"])
 def test_samples_that_keep_files_are_those_of_the_first_time(is_there: bool, tmp_path: Path) -> None:
     batches = {}

@@ -153,6 +153,9 @@ def _report(into: int, work: Workload, measure: _Measure) -> None:
         try:
             for measured in measure(work):
                 file.write(pickle.dumps(measured))
+                files.end()
+                if files.refused is not None:  # before forks of this one leave more
+                    break
             trouble = ""
         except Exception as error:  # whatever the dataset raises, the loop will raise it again, where it belongs
             trouble = f"{type(error).__name__}: {error}"
