@@ -174,8 +174,11 @@ class Kept(Dataset[Any]):
     def __len__(self) -> int:
         return self.size
 
+    def path(self, index: int) -> Path:
+        return self.folder / f"{index}.npy"
+
     def __getitem__(self, index: int) -> Any:
-        path = self.folder / f"{index}.npy"
+        path = self.path(index)
         if path.exists():
             return np.load(path).astype(np.float32)
         computed = np.sin(np.arange(2_000, dtype=np.float32) * index)
@@ -188,15 +191,8 @@ class Kept(Dataset[Any]):
 class KeptBeside(Kept):
     """The same, in the folder for temporary files, of which nobody knows that they are to stay."""
 
-    def __getitem__(self, index: int) -> Any:
-        path = Path(tempfile.gettempdir()) / f"{self.folder.name}-{index}.npy"
-        if path.exists():
-            return np.load(path).astype(np.float32)
-        computed = np.sin(np.arange(2_000, dtype=np.float32) * index)
-        for _ in range(20):
-            np.sort(computed)
-        np.save(path, computed.astype(np.float16))
-        return computed
+    def path(self, index: int) -> Path:
+        return Path(tempfile.gettempdir()) / f"{self.folder.name}-{index}.npy"
 
 
 def test_samples_kept_beside_temporary_files_are_those_of_the_first_time(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ _WATCHED = frozenset({"open", *_TEMPORARY, *_CHANGES, *_MAKES})
 
 
 class ReadOnlyFiles:
-    """Refuses, from now on and in all forks, what would change files, as a file system does that is mounted so.
+    """Refuses, from now on and in all forks, what would change files, as a read-only file system does.
 
     A sample that is loaded to see what it takes is loaded once more by the loop: what it had kept in a file by
     then, it might find there. Files that ``tempfile`` names are its own, and so is what it makes and removes again
