@@ -36,6 +36,10 @@ class Views:
     def __getitem__(self, index): return list({"a": 1, "b": 2}.keys() & {"a": 3, "b": index}.keys())
 class Union:
     def __getitem__(self, index): return list(frozenset.union(KNOWN, NAMES))
+class MostCommon:
+    def __getitem__(self, index): return max(set(str(index)), key=str(index).count)
+class ByKey:
+    def __getitem__(self, index): return sorted(set(str(index)), key=len)
 class Method:
     def __getitem__(self, index): return str(index).__hash__()
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +57,7 @@ class SameNumbers:
 class SameSearched:
     def __init__(self): self.names = sorted({"cat", "dog"})
     def __getitem__(self, index): return self.names[index] in KNOWN
-KINDS = Held, Global, Hashes, Makes, Inside, Derived, Shrunk, Views, Union, Method
+KINDS = Held, Global, Hashes, Makes, Inside, Derived, Shrunk, Views, Union, Method, MostCommon, ByKey
 KINDS += SameRecords, SamePairs, SameAnyOrder, SameNumbers, SameSearched
 def look(held): return [(name, each.differs) for name, each in pickle.loads(held)]
 if __name__ == "__main__":
@@ -75,7 +79,7 @@ def test_samples_that_depend_on_hashes_are_left_to_the_calling_thread(method: st
     done = python(script, method, folder=script.parent, environment=environment)
     assert done.returncode == 0, done.stderr
     found = dict(line.split(": ") for line in done.stdout.splitlines())
-    assert len(found) == 15
+    assert len(found) == 17
     for name, differs in found.items():
         if name.startswith("Same"):
             assert differs == "None", name

@@ -159,6 +159,23 @@ def test_all_else_is_not(name: str, folder: Path) -> None:
     assert _in_fork(NONE[name], folder) == [None, None]
 
 
+def test_what_somebody_else_has_made_beside_temporary_files_stays(folder: Path) -> None:
+    path = Path(tempfile.gettempdir()) / f"{uuid.uuid4()}.log"
+
+    def change(folder: Path) -> None:
+        subprocess.run([sys.executable, "-S", "-c", f"open({str(path)!r}, 'w').write('theirs')"], check=True)
+        with path.open("a") as file:
+            file.write("mine")
+
+    try:
+        error, refused = _in_fork(change, folder)
+        assert refused == str(path)
+        assert "Read-only file system" in str(error)
+        assert path.read_text() == "theirs"
+    finally:
+        path.unlink()
+
+
 def test_what_is_left_beside_temporary_files_counts_and_is_removed(folder: Path) -> None:
     path = Path(tempfile.gettempdir()) / f"{uuid.uuid4()}.npy"
     assert _in_fork(lambda folder: path.write_text("text"), folder) == [None, str(path)]

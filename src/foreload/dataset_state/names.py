@@ -174,7 +174,7 @@ def globals_used(code: CodeType) -> tuple[str, ...]:
 
 # Methods that make sets or hashes, and functions to which the order of a set makes no difference.
 _OF_SETS = {"union", "intersection", "difference", "symmetric_difference", "__hash__"}
-_ORDERLESS, _GLOBALS = ("sorted", "len", "min", "max", "any", "all"), ("LOAD_GLOBAL", "LOAD_NAME")
+_ORDERLESS, _GLOBALS = ("len", "any", "all"), ("LOAD_GLOBAL", "LOAD_NAME")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -188,9 +188,12 @@ def depends_on_hashes(code: CodeType) -> bool:
     """
     steps = [step for step in dis.get_instructions(code) if step.opname not in (*_PREFIXES, "PUSH_NULL")]
     pairs = list(itertools.pairwise(steps))
+    # (Of what is equal by its key, the first stays the first, so then the order counts.)
+    has_key = any(isinstance(each, tuple) and "key" in each for each in code.co_consts)
+    orderless = _ORDERLESS if has_key else (*_ORDERLESS, "sorted")
     is_asked = not _OF_SETS.isdisjoint(code.co_names) or any(
-        other.opname in _GLOBALS and other.argval in ("hash", "set", "frozenset") and one.argval not in _ORDERLESS
-        for one, other in [(steps[0], steps[0]), *pairs]
+        other.opname in _GLOBALS and other.argval in ("hash", "set", "frozenset") and one.argval not in orderless
+        for one, other in pairs
     )
     is_made = any(step.opname in ("BUILD_SET", "SET_ADD", "SET_UPDATE") for step in steps)
     is_read = any(isinstance(one.argval, frozenset) and other.opname != "CONTAINS_OP" for one, other in pairs)

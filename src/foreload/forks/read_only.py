@@ -7,7 +7,6 @@ import os
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -62,13 +61,13 @@ class ReadOnlyFiles:
         self.refused: str | None = None
         self._own: set[str] = set()
         self._made: set[str] = set()  # by other names, in the folder for temporary files
-        self._began = time.time()
         self._temporary = ""
         with suppress(OSError):  # there is none
             self._temporary = os.path.abspath(tempfile.gettempdir())  # which is found by trying
         sys.addaudithook(self._audit)
+        _put_in_place(tempfile.mktemp, partial(self._name, tempfile.mktemp))
         if (sqlite := sys.modules.get("sqlite3")) is not None:
-            self._watch_connections(sqlite.connect)
+            _put_in_place(sqlite.connect, partial(self._connect, sqlite.connect))
 
     def end(self) -> None:
         """Remove what has been made beside temporary files and is still there, which counts as a change."""
@@ -114,27 +113,21 @@ class ReadOnlyFiles:
         above = [os.sep.join(path.split(os.sep)[:end]) for end in range(1, path.count(os.sep) + 2)]
         if not self._own.isdisjoint(above):
             return True
-        if os.path.dirname(path) != self._temporary:
-            return False
-        with suppress(OSError):
-            if os.lstat(path).st_ctime < self._began:
-                return False
-        self._made.add(path)
-        return True
+        # (What is there already may be somebody else's.)
+        if os.path.dirname(path) == self._temporary and not os.path.lexists(path):
+            self._made.add(path)
+        return path in self._made
 
-    def _watch_connections(self, connect: Callable[..., Any]) -> None:
-        """Ask about the statements of all connections, whichever modules have that function."""
+    def _name(self, name: Callable[..., str], *given: Any, **options: Any) -> str:
+        path = name(*given, **options)
+        self._own.add(os.path.abspath(os.fsdecode(path)))
+        return path
 
-        def watched(database: Any, *given: Any, **options: Any) -> Any:
-            connection = connect(database, *given, **options)
-            is_file = database not in ("", ":memory:")
-            connection.set_authorizer(partial(self._authorize, os.fsdecode(database), is_file))
-            return connection
-
-        for module in list(sys.modules.values()):
-            own = getattr(module, "__dict__", None)
-            if type(own) is dict:
-                own.update(dict.fromkeys([name for name, value in own.items() if value is connect], watched))
+    def _connect(self, connect: Callable[..., Any], database: Any, *given: Any, **options: Any) -> Any:
+        connection = connect(database, *given, **options)
+        is_file = database not in ("", ":memory:")
+        connection.set_authorizer(partial(self._authorize, os.fsdecode(database), is_file))
+        return connection
 
     def _authorize(self, path: str, is_file: bool, action: int, *about: Any) -> int:
         """Answer SQLite, which asks about each statement's parts."""
@@ -142,6 +135,14 @@ class ReadOnlyFiles:
             self.refused = self.refused or path
             return 1  # SQLITE_DENY
         return 0
+
+
+def _put_in_place(function: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Put another function in the place of one that nobody is told of, in whichever modules have it."""
+    for module in list(sys.modules.values()):
+        own = getattr(module, "__dict__", None)
+        if type(own) is dict:
+            own.update(dict.fromkeys([name for name, value in own.items() if value is function], other))
 
 
 def _may_be_made(path: str) -> bool:
