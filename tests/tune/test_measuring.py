@@ -41,9 +41,9 @@ def test_candidates_that_find_no_room_together_are_measured_one_by_one(
             return torch.empty(1 << 20, dtype=torch.uint8)
 
     monkeypatch.setattr(choose, "granted_cores", lambda: 1)
-    monkeypatch.setattr(
-        measure, "sample_cost", lambda *_: (0.002, 0.002, None)
-    )  # on a busy machine, it seems to wait
+    # On a busy machine, it seems to wait, and to take too long.
+    monkeypatch.setattr(measure, "sample_cost", lambda *_: (0.002, 0.002, None))
+    monkeypatch.setattr(measure, "_TIMEOUT_SECONDS", 100.0)
     for room, found in (
         ("1GiB", ("1 threads", "1 processes")),
         ("20MiB", ("1 threads", "1 processes")),

@@ -245,14 +245,13 @@ def test_open_archives_and_hdf5_files_are_signs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_deadlock_ends_with_the_stacks_of_those_that_wait() -> None:
-    for _ in range(8):  # on a busy machine the threads may miss each other
+    for _ in range(12):  # on a busy machine the threads may miss each other, or one may only be late
         found = check(Deadlock(), seconds=4)
-        if found.findings:
+        if found.findings and found.findings[0].count("with second:") == 2:
             break
     (finding,) = found.findings
     assert "did not come back" in finding
-    assert "with second:" in finding
-    assert finding.count("__getitem__") == 2
+    assert finding.count("with second:") == finding.count("__getitem__") == 2
     assert mentions(found.notes, "'one' is a lock")
 
 
