@@ -54,7 +54,9 @@ def same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b or a != a)
 
 
-arrays = hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+# (NumPy's own pickling gives dates and differences of times this machine's byte order.)
+dtypes = hnp.scalar_dtypes().filter(lambda dtype: dtype.kind not in "mM" or dtype.isnative)
+arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
 leaves = st.none() | st.integers() | st.floats() | st.text() | st.binary() | arrays
 samples = st.recursive(
     leaves,

@@ -163,6 +163,7 @@ def test_two_bars_do_not_draw_over_each_other(terminal: Any) -> None:
 
 
 def test_what_is_printed_meanwhile_goes_where_it_belongs(terminal: Any, capsys: Any) -> None:
+    pytest.importorskip("rich")
     there = terminal()
     for number in track(range(3), "counting", total=3):
         print("to a pipe", number)

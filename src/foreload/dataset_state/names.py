@@ -6,6 +6,7 @@ import builtins
 import dis
 import functools
 import itertools
+import re
 import sys
 from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -22,6 +23,7 @@ __all__ = [
     "modules_used",
     "names_used",
     "set_in_builtins",
+    "steps_of",
     "strings_in",
     "taken_from_libraries",
 ]
@@ -58,11 +60,10 @@ def gets_at_all(code: CodeType) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _taken_from_variables(code: CodeType) -> frozenset[tuple[str, str]]:
     """Return the variables of which code takes attributes, and these."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _PREFIXES]
     found = {
-        (one.argval, other.argval)
-        for one, other in itertools.pairwise(steps)
-        if one.opname in _LOADS and other.opname in ("LOAD_ATTR", "LOAD_METHOD")
+        (variable, name)
+        for (load, variable), (step, name) in itertools.pairwise(steps_of(code))
+        if load in _LOADS and step in ("LOAD_ATTR", "LOAD_METHOD")
     }
     inner = (_taken_from_variables(each) for each in code.co_consts if isinstance(each, CodeType))
     return frozenset(found.union(*inner))
@@ -140,6 +141,22 @@ def _imports(code: CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
 _PREFIXES = ("EXTENDED_ARG", "CACHE", "NOP")
 
 
+@functools.lru_cache(maxsize=4096)
+def steps_of(code: CodeType) -> list[tuple[str, Any]]:
+    """Return the steps of code and their arguments, each of which loads or stores at most one variable.
+
+    (From Python 3.13 on, one step may load or store two.)
+    """
+    steps: list[tuple[str, Any]] = []
+    for step in dis.get_instructions(code):
+        name = step.opname.replace("_BORROW", "").replace("_CHECK", "")
+        if isinstance(step.argval, tuple) and name.count("_FAST") == 2:
+            steps += zip(re.findall("(?:LOAD|STORE)_FAST", name), step.argval, strict=True)
+        elif name not in _PREFIXES:
+            steps.append((name, step.argval))
+    return steps
+
+
 def strings_in(code: CodeType) -> set[str]:
     """Return the texts in code, and in functions defined in it."""
     found = {value for value in code.co_consts if isinstance(value, str)}
@@ -158,7 +175,7 @@ def names_used(code: CodeType) -> set[str]:
     return names
 
 
-_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF", "LOAD_FAST_BORROW")
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")
 _USES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL")
 
 

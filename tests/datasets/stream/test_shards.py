@@ -88,6 +88,26 @@ def test_a_shard_that_is_cut_short_says_where(tmp_path: Path, mode: str) -> None
         assert got == good[: len(got)] or (mode == "w" and got[:-1] == good[: len(got) - 1])
 
 
+@pytest.fixture(params=["this", "later"])
+def tarfiles_own_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse headers as this Python does, or by the methods that it has got in later ones."""
+    if request.param == "later" and not hasattr(tarfile.TarInfo, "_frombuf"):
+        parse, read = tarfile.TarInfo.frombuf.__func__, tarfile.TarInfo.fromtarfile.__func__  # type: ignore[attr-defined]
+
+        def parse_later(cls: Any, buf: Any, encoding: str, errors: str, *, dircheck: bool = True) -> Any:
+            return parse(cls, buf, encoding, errors)
+
+        def read_later(cls: Any, tar: Any, *, dircheck: bool = True) -> Any:
+            with patch.object(cls, "frombuf", partial(cls._frombuf, dircheck=dircheck)):
+                return read(cls, tar)
+
+        for name, later in (("frombuf", parse_later), ("fromtarfile", read_later)):
+            monkeypatch.setattr(tarfile.TarInfo, f"_{name}", classmethod(later), raising=False)
+            call = classmethod(lambda cls, *arguments, to=f"_{name}": getattr(cls, to)(*arguments))
+            monkeypatch.setattr(tarfile.TarInfo, name, call)
+
+
+@pytest.mark.usefixtures("tarfiles_own_way")
 @pytest.mark.parametrize("blocks", [0, 1])
 @pytest.mark.parametrize("rest", [1, 149, 511])
 def test_an_archive_may_end_within_a_block_of_zeros(tmp_path: Path, blocks: int, rest: int) -> None:

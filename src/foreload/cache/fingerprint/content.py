@@ -33,6 +33,9 @@ _COLUMNS = {"pyarrow": ("type", "to_pylist"), "polars": ("dtype", "to_list")}
 # Longer bytes are no name of a file.
 _MAX_NAME = 4096
 
+# From Python 3.14 on, a class makes its annotations when asked for them, by a function that knows its module's name.
+_ANNOTATIONS = "__annotate_func__"
+
 # Attributes of what cannot be pickled, such as an open file, that may name a file.
 _NAMES_OF_FILES = ("name", "filename", "path")
 
@@ -125,7 +128,11 @@ class ContentPickler(pickle.Pickler):
         module = _module_of(kind)
         if _is_installed(module):
             return str, (_name_of(kind), _version(module))
-        own = {name: value for name, value in vars(kind).items() if callable(value) or not name.startswith("__")}
+        own = {
+            name: value
+            for name, value in vars(kind).items()
+            if not name.startswith("__") or (callable(value) and name != _ANNOTATIONS)
+        }
         return str, (_name_of(kind),), (kind.__bases__, type(kind), self.held(own))
 
     def _of_function(self, function: FunctionType) -> Any:

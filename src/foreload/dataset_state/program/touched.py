@@ -6,7 +6,6 @@ import ast
 import dis
 import functools
 import inspect
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+
+from foreload.dataset_state.names import steps_of
 
 __all__ = ["codes_of", "touched_in"]
 
@@ -27,7 +28,7 @@ _IMPORT = dis.opmap["IMPORT_NAME"]
 _SETS = tuple(dis.opmap[name] for name in ("STORE_ATTR", "DELETE_ATTR"))
 
 # Steps that change neither what lies on top of the stack, nor where it comes from.
-_IDLE = ("EXTENDED_ARG", "CACHE", "NOP", "PUSH_NULL", "SWAP", "ROT_TWO", "POP_TOP", "MAKE_CELL", "COPY_FREE_VARS")
+_IDLE = ("PUSH_NULL", "SWAP", "ROT_TWO", "POP_TOP", "MAKE_CELL", "COPY_FREE_VARS")
 
 
 def codes_of(name: str) -> list[CodeType]:
@@ -120,7 +121,7 @@ def touched_in(
     is_setting = False  # whether arguments of setattr are loaded
     earlier: Any = None
     before: Any = None
-    for name, value in _steps(code):
+    for name, value in steps_of(code):
         if name in _IDLE:
             continue
         top, place = place, None
@@ -194,16 +195,3 @@ def _may_touch(code: CodeType, known: Mapping[str, Any], around: Mapping[str, _P
             if inner is not None and reached.setdefault((inner.module, inner.name), inner) is inner:
                 left.append(inner)
     return False
-
-
-@functools.lru_cache(maxsize=4096)
-def _steps(code: CodeType) -> list[tuple[str, Any]]:
-    """Return the steps of code, each of which loads or stores one variable."""
-    steps: list[tuple[str, Any]] = []
-    for step in dis.get_instructions(code):
-        name = step.opname.replace("_BORROW", "").replace("_CHECK", "")
-        if isinstance(step.argval, tuple) and name.count("_FAST") == 2:
-            steps += zip(re.findall("(?:LOAD|STORE)_FAST", name), step.argval, strict=True)
-        else:
-            steps.append((name, step.argval))
-    return steps

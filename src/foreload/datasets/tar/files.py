@@ -165,11 +165,11 @@ class _Member(Info):
             raise tarfile.ReadError(str(error)) from None
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Any:
+    def of_plain(cls, header: bytes, encoding: str, errors: str) -> Any:
         # Part of a block of zeros is no header that is cut short: the archive ends, as TarDataset has it.
-        if len(buf) < tarfile.BLOCKSIZE and not buf.strip(b"\0"):
+        if len(header) < tarfile.BLOCKSIZE and not header.strip(b"\0"):
             raise _headers.EmptyHeaderError("empty header")
-        return super().frombuf(buf, encoding, errors)
+        return super().of_plain(header, encoding, errors)
 
 
 _Tar.tarinfo = _Member

@@ -29,18 +29,28 @@ class Info(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Any:
         """Parse a header; what is not plain, or damaged, is left to tarfile."""
-        header = bytes(buf)
+        return cls.of_plain(bytes(buf), encoding, errors) or super().frombuf(buf, encoding, errors)
+
+    # By which tarfile itself parses headers since it tells files behind a long name from folders.
+    @classmethod
+    def _frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str, **how: Any) -> Any:
+        later: Any = super()
+        return cls.of_plain(bytes(buf), encoding, errors) or later._frombuf(buf, encoding, errors, **how)
+
+    @classmethod
+    def of_plain(cls, header: bytes, encoding: str, errors: str) -> Any:
+        """Return what the header of a plain file says; None: it is another one, or damaged."""
         if len(header) != tarfile.BLOCKSIZE or header[_TYPE] not in _PLAIN or header[_PREFIX]:
-            return super().frombuf(buf, encoding, errors)
+            return None
         name = header[_NAME].partition(b"\0")[0]
         try:
             size, check = int(header[_SIZE].partition(b"\0")[0], 8), int(header[_CHECK].partition(b"\0")[0], 8)
         except ValueError:
-            return super().frombuf(buf, encoding, errors)
+            return None
         # The sum of all bytes, those of the sum itself taken as spaces; zlib gives it modulo this prime.
         total = check - 8 * ord(" ") + sum(header[_CHECK])
         if size < 0 or name.endswith(b"/") or (zlib.adler32(header) & 0xFFFF) != (1 + total) % _ADLER:
-            return super().frombuf(buf, encoding, errors)
+            return None
         info = cls(name.decode(encoding, errors))
         info.size = size
         return info
