@@ -54,7 +54,18 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
     "attach": lambda folder: _attached(folder / "rows").execute("insert into other.t values (2)"),
     "create": lambda folder: sqlite3.connect(folder / "rows").execute("create table u (i int)"),
     "delete": lambda folder: sqlite3.connect(folder / "rows").execute("delete from t"),
+    "create a database": lambda folder: sqlite3.connect(folder / "new").execute("create table u (i int)"),
+    "connect late": lambda folder: _connect_late(folder / "rows"),
+    "connect by the class": lambda folder: sqlite3.Connection(folder / "rows").execute("delete from t"),
+    "claim": lambda folder: _claim(folder / "1.lock"),
+    "lock by a folder": lambda folder: os.mkdir(folder / "1.lock"),
+    "owner": lambda folder: os.chown(folder / "old", os.getuid(), os.getgid()),
+    "attribute": lambda folder: os.setxattr(folder / "old", "user.seen", b"1"),
+    "through a link": lambda folder: _through_link(folder),
+    "replace by a temporary one": lambda folder: _replace(folder),
 }
+
+KEPT = sqlite3.connect
 
 
 def _attached(path: Path) -> sqlite3.Connection:
@@ -78,9 +89,25 @@ def _in_folder(folder: Path, name: str) -> None:
         (Path(inner) / "file").write_text("text")
 
 
-def _beside() -> None:
-    (path := Path(tempfile.gettempdir()) / f"{uuid.uuid4()}.wav").write_text("text")
-    path.unlink()
+def _connect_late(path: Path) -> None:
+    """As where sqlite3 is imported by the sample, or its function has been kept."""
+    KEPT(path).execute("insert into t values (2)")
+
+
+def _claim(path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+
+
+def _through_link(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        (link := Path(temporary) / "link").symlink_to(folder / "old")
+        link.write_text("new")
+
+
+def _replace(folder: Path) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+        file.write("new")
+    os.replace(file.name, folder / "old")
 
 
 def _by_program() -> None:
@@ -95,7 +122,6 @@ NONE: dict[str, Callable[[Path], Any]] = {
     "temporary": lambda folder: _temporary(),
     "temporary, relative": lambda folder: _in_folder(folder, "."),
     "temporary, as bytes": lambda folder: tempfile.TemporaryDirectory(dir=os.fsencode(folder)).cleanup(),
-    "beside temporary files": lambda folder: _beside(),
     "by a program": lambda folder: _by_program(),
     "a lock": lambda folder: (folder / "none.lock").touch(),
     "nowhere": lambda folder: Path(os.devnull).write_text("text"),
@@ -130,7 +156,7 @@ def _in_fork(run: Callable[[Path], Any], folder: Path) -> list[str | None]:
     """Return the error that a function raises, and what was refused."""
 
     def tell(into: int) -> None:
-        files, said = ReadOnlyFiles(), None
+        files, said = ReadOnlyFiles(in_forks=True), None
         try:
             run(folder)
         except (OSError, sqlite3.Error) as error:
@@ -176,9 +202,12 @@ def test_what_somebody_else_has_made_beside_temporary_files_stays(folder: Path) 
         path.unlink()
 
 
-def test_what_is_left_beside_temporary_files_counts_and_is_removed(folder: Path) -> None:
+@pytest.mark.parametrize("change", [Path.write_text, lambda path, _: path.mkdir()], ids=["file", "folder"])
+def test_what_a_sample_names_itself_beside_temporary_files_is_not_its_own(change: Any, folder: Path) -> None:
     path = Path(tempfile.gettempdir()) / f"{uuid.uuid4()}.npy"
-    assert _in_fork(lambda folder: path.write_text("text"), folder) == [None, str(path)]
+    error, refused = _in_fork(lambda folder: change(path, "text"), folder)
+    assert refused == str(path)
+    assert "Read-only file system" in str(error)
     assert not path.exists()
 
 

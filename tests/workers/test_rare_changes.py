@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +49,8 @@ class Rare(Squares):
     def shown(self) -> list[float]:
         tensors = float(self.tensor.sum()), float(self.large[RARE]), float(self.array.sum())
         others = float(self.places[0]), torch.get_default_dtype().itemsize, Rare.kept.cache_info().currsize > 0
-        return [len(self.bad), self.table["a"], *tensors, type(self).count, len(self.names), SEEN, *others]
+        files = kept() if self.change in ("file", "folder", "database") else ()
+        return [len(self.bad), self.table["a"], *tensors, type(self).count, len(self.names), SEEN, *others, *files]
 
     def __getitem__(self, index: int) -> Any:
         if index == RARE:
@@ -88,7 +92,23 @@ CHANGES: dict[str, Callable[[Rare, int], Any]] = {
     "default dtype": lambda dataset, index: torch.set_default_dtype(torch.float64),
     "kept by a function": lambda dataset, index: [dataset.kept(each) for each in (index, -index)],
     "iterator": lambda dataset, index: setattr(dataset, "file", iter([1, 2])),
+    "file": lambda dataset, index: KEPT.write_bytes(KEPT.read_bytes() + b"x"),
+    "folder": lambda dataset, index: (KEPT.parent / f"rare-{len(list(KEPT.parent.iterdir()))}").mkdir(),
+    "database": lambda dataset, index: insert(KEPT.with_name("database")),
 }
+KEPT = Path()
+
+
+def insert(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as rows, rows:
+        rows.execute("insert into t values (1)")
+
+
+def kept() -> tuple[int, int, int]:
+    """Return how much the files hold that rare samples change."""
+    with contextlib.closing(sqlite3.connect(KEPT.with_name("database"))) as rows:
+        count = rows.execute("select count(*) from t").fetchone()[0]
+    return KEPT.stat().st_size, len(list(KEPT.parent.iterdir())), count
 
 
 def reset() -> None:
@@ -97,10 +117,16 @@ def reset() -> None:
     Rare.kept.cache_clear()
     torch.set_default_dtype(torch.float32)
     add.__defaults__[0].clear()  # type: ignore[index]
+    shutil.rmtree(KEPT.parent, ignore_errors=True)
+    KEPT.parent.mkdir()
+    KEPT.touch()
+    with contextlib.closing(sqlite3.connect(KEPT.with_name("database"))) as rows, rows:
+        rows.execute("create table t (i int)")
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(globals(), "KEPT", tmp_path / "kept" / "file")
     reset()
     yield
     reset()

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-__all__ = ["ReadOnlyFiles"]
+__all__ = ["CHANGES_FILE", "ReadOnlyFiles"]
+
+# Why only the loop's own process may load.
+CHANGES_FILE = "loading changes a file ({!r}), so samples cannot be loaded before the loop asks for them"
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 # What auditors are told before it happens (PEP 578): the places of the paths that are changed, and of the open
 # folders (or -1) in which they are, if they may be in one.
 _Places = Sequence[tuple[int, int | None]]
+_REMOVES: dict[str, _Places] = {"os.remove": [(0, 1)], "os.rmdir": [(0, 1)]}
 _CHANGES: dict[str, _Places] = {
-    "os.remove": [(0, 1)],
-    "os.rmdir": [(0, 1)],
+    **_REMOVES,
     "os.rename": [(0, 2), (1, 3)],
     "os.link": [(0, 2)],
     "os.truncate": [(0, None)],
     "os.chmod": [(0, 2)],
+    "os.chown": [(0, 3)],
     "os.utime": [(0, 3)],
+    "os.setxattr": [(0, None)],
+    "os.removexattr": [(0, None)],
 }
 _MAKES: dict[str, _Places] = {
     "os.mkdir": [(0, 2)],
@@ -35,6 +43,10 @@ _MAKES: dict[str, _Places] = {
     "os.rename": [(1, 3)],
 }
 _TEMPORARY = ("tempfile.mkstemp", "tempfile.mkdtemp")
+_CONNECTS = "sqlite3.connect"
+
+# SQLite's names of databases that are in no file, or in one that nobody else sees.
+_IN_MEMORY = (":memory:", "", b":memory:", b"")
 
 # Action codes of SQLite: those that create, drop, insert, delete, update or alter what is not temporary.
 _STATEMENTS = frozenset({1, 2, 7, 8, 9, 10, 11, 16, 17, 18, 23, 26, 29, 30})
@@ -42,91 +54,106 @@ _STATEMENTS = frozenset({1, 2, 7, 8, 9, 10, 11, 16, 17, 18, 23, 26, 29, 30})
 # Python's own cache of compiled modules, which every program that imports writes, and the ends of names of locks.
 _COMPILED, _LOCKS = "__pycache__", (".lock", "-lock")
 
-_WATCHED = frozenset({"open", *_TEMPORARY, *_CHANGES, *_MAKES})
+_WATCHED = frozenset({"open", _CONNECTS, *_TEMPORARY, *_CHANGES, *_MAKES})
 
 
 class ReadOnlyFiles:
-    """Refuses, from now on and in all forks, what would change files, as a read-only file system does.
+    """Refuses, from now on, what would change files, as a read-only file system does.
 
-    A sample that is loaded to see what it takes is loaded once more by the loop: what it had kept in a file by
-    then, it might find there. Files that ``tempfile`` names are its own, and so is what it makes and removes again
-    in the folder for these. Of SQLite's databases, statements are refused. What is open already is not seen, nor
-    what other compiled code opens, or what a path means in a folder that is open.
+    A sample that is loaded to see what it takes, or ahead of others, is loaded once more by the loop: what it had
+    kept in a file by then, it, or a sample before it, would find there. What ``tempfile`` names is the sample's
+    own. Of SQLite's databases, statements are refused, or to open one where these cannot be seen. What is open
+    already is not seen, nor what other compiled code opens.
+
+    Args:
+        in_forks: whether it holds in forks of this process too.
 
     Attributes:
         refused: the first file that was to be changed; None if there was none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_forks: bool) -> None:
         self.refused: str | None = None
-        self._own: set[str] = set()
-        self._made: set[str] = set()  # by other names, in the folder for temporary files
-        self._temporary = ""
-        with suppress(OSError):  # there is none
-            self._temporary = os.path.abspath(tempfile.gettempdir())  # which is found by trying
+        self._process = None if in_forks else os.getpid()
+        self._own: set[str] = set()  # what tempfile has named, but for what has been removed since
+        self._recent: set[str] = set()  # those of the samples that have not been delivered
+        self._connecting = threading.local()
         sys.addaudithook(self._audit)
-        _put_in_place(tempfile.mktemp, partial(self._name, tempfile.mktemp))
+        _put_in_place("mktemp", tempfile.mktemp, partial(self._named, tempfile.mktemp))  # which tells no auditor
         if (sqlite := sys.modules.get("sqlite3")) is not None:
-            _put_in_place(sqlite.connect, partial(self._connect, sqlite.connect))
+            _put_in_place("connect", sqlite.connect, partial(self._connect, sqlite.connect))
 
     def end(self) -> None:
-        """Remove what has been made beside temporary files and is still there, which counts as a change."""
-        for path in self._made:
-            if os.path.lexists(path):
-                self.refused = self.refused or path
-                with suppress(OSError):
-                    os.remove(path)
+        """Remove what is left of temporary files, since their samples are loaded once more."""
+        for path in self._recent & self._own:
+            with suppress(OSError):
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+        self._recent.clear()
+
+    def keep(self) -> None:
+        """Leave the temporary files that are there, since their samples are delivered."""
+        self._recent.clear()
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _WATCHED:
+        if event not in _WATCHED or self._process not in (None, os.getpid()):
             return
         if event == "open":
             path, _, flags = arguments
             if flags & _WRITES and not isinstance(path, int):  # a number is open already
-                self._check(path, None, lambda path: not _is_special(path))
+                # (What may exist only once says who was first.)
+                is_lock = os.fsdecode(path).endswith(_LOCKS) and not flags & os.O_EXCL
+                self._check(path, None, lambda path: not is_lock and not _is_special(path), follows=True)
         elif event in _TEMPORARY:
-            self._own.add(os.path.abspath(os.fsdecode(arguments[0])))
+            self._note(arguments[0])
+        elif event == _CONNECTS:
+            if arguments[0] not in _IN_MEMORY:
+                is_seen = getattr(self._connecting, "now", False)
+                is_there = os.fsdecode(arguments[0]).startswith("file:") or os.path.lexists(arguments[0])
+                self._check(arguments[0], None, lambda path: not (is_seen and is_there))
         else:
             self._check_all(_CHANGES.get(event, ()), arguments, os.path.lexists)
             self._check_all(_MAKES.get(event, ()), arguments, _may_be_made)
+            for of_path, of_folder in _REMOVES.get(event, ()):
+                self._own.discard(_resolved(arguments[of_path], arguments[of_folder or 0]))
 
     def _check_all(self, places: _Places, arguments: tuple[Any, ...], would_change: Callable[[str], bool]) -> None:
         for of_path, of_folder in places:
-            folder = None if of_folder is None else arguments[of_folder]
-            self._check(arguments[of_path], folder, would_change)
+            self._check(arguments[of_path], None if of_folder is None else arguments[of_folder], would_change)
 
-    def _check(self, given: Any, folder: int | None, would_change: Callable[[str], bool]) -> None:
+    def _check(
+        self, given: Any, folder: int | None, would_change: Callable[[str], bool], *, follows: bool = False
+    ) -> None:
         """Raise an error if a path is one that would be changed."""
         if isinstance(given, int):
             return
-        path = os.fsdecode(given)
-        if folder is not None and folder >= 0:
-            path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
-        path = os.path.abspath(path)
+        path = _resolved(given, folder)
+        path = os.path.realpath(path) if follows else path
         if not self._is_own(path) and would_change(path):
             self.refused = self.refused or path
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
     def _is_own(self, path: str) -> bool:
-        if _COMPILED in path.split(os.sep) or path.endswith(_LOCKS):
-            return True
-        above = [os.sep.join(path.split(os.sep)[:end]) for end in range(1, path.count(os.sep) + 2)]
-        if not self._own.isdisjoint(above):
-            return True
-        # (What is there already may be somebody else's.)
-        if os.path.dirname(path) == self._temporary and not os.path.lexists(path):
-            self._made.add(path)
-        return path in self._made
+        parts = path.split(os.sep)
+        above = (os.sep.join(parts[:end]) for end in range(1, len(parts) + 1))
+        return _COMPILED in parts or not self._own.isdisjoint(above)
 
-    def _name(self, name: Callable[..., str], *given: Any, **options: Any) -> str:
+    def _note(self, given: Any) -> None:
+        path = _resolved(given, None)
+        self._own.add(path)
+        self._recent.add(path)
+
+    def _named(self, name: Callable[..., str], *given: Any, **options: Any) -> str:
         path = name(*given, **options)
-        self._own.add(os.path.abspath(os.fsdecode(path)))
+        self._note(path)
         return path
 
     def _connect(self, connect: Callable[..., Any], database: Any, *given: Any, **options: Any) -> Any:
-        connection = connect(database, *given, **options)
-        is_file = database not in ("", ":memory:")
-        connection.set_authorizer(partial(self._authorize, os.fsdecode(database), is_file))
+        self._connecting.now = True
+        try:
+            connection = connect(database, *given, **options)
+        finally:
+            self._connecting.now = False
+        connection.set_authorizer(partial(self._authorize, os.fsdecode(database), database not in _IN_MEMORY))
         return connection
 
     def _authorize(self, path: str, is_file: bool, action: int, *about: Any) -> int:
@@ -137,12 +164,21 @@ class ReadOnlyFiles:
         return 0
 
 
-def _put_in_place(function: Callable[..., Any], other: Callable[..., Any]) -> None:
-    """Put another function in the place of one that nobody is told of, in whichever modules have it."""
+def _put_in_place(name: str, function: Callable[..., Any], other: Callable[..., Any]) -> None:
+    """Put another function in the place of one, in whichever modules have it by its name."""
     for module in list(sys.modules.values()):
         own = getattr(module, "__dict__", None)
-        if type(own) is dict:
-            own.update(dict.fromkeys([name for name, value in own.items() if value is function], other))
+        if type(own) is dict and own.get(name) is function:
+            own[name] = other
+
+
+def _resolved(given: Any, folder: int | None) -> str:
+    """Return an absolute path without links, but for what it names itself, of one that may be in an open folder."""
+    path = os.fsdecode(given)
+    if folder is not None and folder >= 0:
+        path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+    above, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(above), name)
 
 
 def _may_be_made(path: str) -> bool:

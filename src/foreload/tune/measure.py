@@ -26,7 +26,7 @@ from foreload.dataset_state.looks.fills import opens
 from foreload.dataset_state.shared import why_not_measured
 from foreload.forks.descriptors import Positions, cut_connections
 from foreload.forks.fork import forked
-from foreload.forks.read_only import ReadOnlyFiles
+from foreload.forks.read_only import CHANGES_FILE, ReadOnlyFiles
 from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
@@ -69,7 +69,6 @@ _IS_ESTIMATED, _IS_PURE, _FILLS, _COMMON = "is estimated", "is pure", "fills", "
 # Why copies of a dataset might load other samples.
 _MADE = "loading sets {!r} when it is first needed: {}"
 _SLOW = "samples take too long to load some of them again and compare them"
-_CHANGES_FILES = "loading changes a file ({!r}), so samples cannot be tried before the loop asks for them"
 _OTHERS, _READS_ON = "it differs with the sample that is the first", "samples may depend on those before, then"
 
 # In epochs shorter than this, only what is not clear is tried.
@@ -148,12 +147,11 @@ def _report(into: int, work: Workload, measure: _Measure) -> None:
     poll = select.poll()
     poll.register(into, 0)  # an error: nobody reads from it any more
     work = replace(work, is_over=lambda: bool(poll.poll(0)))
-    files = ReadOnlyFiles()
+    files = ReadOnlyFiles(in_forks=True)
     with open(into, "wb", buffering=0) as file, suppress(BrokenPipeError, NotWanted):
         try:
             for measured in measure(work):
                 file.write(pickle.dumps(measured))
-                files.end()
                 if files.refused is not None:  # before forks of this one leave more
                     break
             trouble = ""
@@ -162,7 +160,7 @@ def _report(into: int, work: Workload, measure: _Measure) -> None:
         finally:
             files.end()
         if files.refused is not None:  # which the dataset may have caught
-            trouble = _CHANGES_FILES.format(files.refused)
+            trouble = CHANGES_FILE.format(files.refused)
             file.write(pickle.dumps((_STATE, trouble)))
         file.write(pickle.dumps((_TROUBLE, trouble)))
 

@@ -28,6 +28,7 @@ from foreload.dataset_state.digest import CHANGES
 from foreload.dataset_state.given import find_held
 from foreload.datasets.native import native_assembly
 from foreload.forks.descriptors import READS_ON, Positions
+from foreload.forks.read_only import CHANGES_FILE, ReadOnlyFiles
 from foreload.nested.picklers import TorchPickler
 from foreload.protocol import EpochListener
 from foreload.workers.messages import Begin, Job, Result, decode
@@ -152,6 +153,7 @@ class WorkerState:
         self._positions = Positions()  # of files that the loop has open too
         self._made = self._first = 0  # batches in this epoch, and its first job
         self._differs = None if task.program is None else task.program.differs()
+        self._files = None if task.held is None else ReadOnlyFiles(in_forks=False)
         try:
             if task.init is not None:
                 task.init(worker)
@@ -234,8 +236,8 @@ class WorkerState:
         result = Result(job.number, error=self._failure)
         if self._failure is None:
             self._load(result, job.indices)
-        if self._task.held is not None:
-            self._check_unseen(result, self._task.held)
+        if self._task.held is not None and self._files is not None:
+            self._check_unseen(result, self._task.held, self._files)
         elif self._differs is not None:
             result.unfit, self._differs = self._differs, None
         if errors := self._task.spec.errors:
@@ -243,19 +245,22 @@ class WorkerState:
             errors.clear()
         return result
 
-    def _check_unseen(self, result: Result, held: CopyWatch) -> None:
+    def _check_unseen(self, result: Result, held: CopyWatch, files: ReadOnlyFiles) -> None:
         """Note if the loop would see in this batch that a copy of the dataset has loaded it."""
         moved = self._positions.moved()
         name = held.changed_by_loading()
         result.makes = held.makes
         if held.differs is not None:
             result.unfit = held.differs
+        elif files.refused is not None:
+            result.unfit = CHANGES_FILE.format(files.refused)
         elif name is not None:
             result.unfit = CHANGES.format(name)
         elif moved is not None:
             result.unfit = READS_ON.format(moved)
         elif result.error is not None:
             result.unfit = self._unsent or result.error[1]  # whose traceback refers to objects of this process
+        files.end() if result.unfit else files.keep()
 
     def _load(self, result: Result, indices: Any) -> None:
         try:
