@@ -68,6 +68,64 @@ def test_a_stream_of_ones_own_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert state.changed_by_loading() == "what samples print"
 
 
+SEEN: list[str] = []
+
+
+class Collecting(logging.Handler):
+    """Keeps what is logged in a list of the module."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        SEEN.append(record.getMessage())
+
+
+class Copying(io.TextIOBase):
+    """Keeps what it passes on to a file in a list of the module."""
+
+    def write(self, text: str) -> int:
+        SEEN.append(text)
+        return len(text)
+
+    def fileno(self) -> int:
+        return 1
+
+
+class CountingFilter(logging.Filter):
+    seen = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self.seen += 1
+        return True
+
+
+def _makes_records(*args: Any, **options: Any) -> logging.LogRecord:
+    SEEN.append(str(args[0]))
+    return logging.LogRecord(*args, **options)
+
+
+def _filters(record: logging.LogRecord) -> bool:
+    return not SEEN.append(record.getMessage())
+
+
+@pytest.mark.parametrize("what", ["a handler", "a stream", "a filter", "a function that filters", "records"])
+def test_what_code_of_the_users_keeps_of_it_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("samples")
+    monkeypatch.setattr(sys, "stdout", Copying() if what == "a stream" else sys.__stdout__)
+    monkeypatch.setattr(logger, "handlers", [Collecting() if what == "a handler" else logging.NullHandler()])
+    filters = {"a filter": CountingFilter(), "a function that filters": _filters}
+    monkeypatch.setattr(logger, "filters", [filters[what]] if what in filters else [])
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(_makes_records if what == "records" else before)
+    monkeypatch.setattr(logger, "propagate", False)  # to pytest's
+    try:
+        state = CopiedState([])
+        assert state.changed_by_loading() is None
+        print("loaded") if what == "a stream" else logger.warning("loaded")
+        assert state.changed() is None
+        assert state.changed_by_loading() == "what samples log"
+    finally:
+        logging.setLogRecordFactory(before)
+
+
 def test_a_log_that_is_opened_late_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handler = logging.FileHandler(tmp_path / "log", delay=True)
     monkeypatch.setattr(logging.getLogger("samples"), "handlers", [handler])

@@ -10,7 +10,7 @@ import pytest
 from tests.programs import python
 
 SCRIPT = """
-import dataclasses, multiprocessing, pickle, sys
+import dataclasses, multiprocessing, operator, pickle, sys
 from foreload.dataset_state.copied import CopiedState
 
 NAMES, KNOWN, SIZES = {"cat", "dog", "bird"}, {"cat", "dog"}, {1, 2, 3}
@@ -40,6 +40,14 @@ class MostCommon:
     def __getitem__(self, index): return max(set(str(index)), key=str(index).count)
 class ByKey:
     def __getitem__(self, index): return sorted(set(str(index)), key=len)
+class ByOptions:
+    options = {"key": len}
+    def __getitem__(self, index): return sorted(set(str(index)), **self.options)
+class LengthOfOne:
+    def __getitem__(self, index): return len(set(str(index)).pop())
+class Joined:
+    def __init__(self): self.tags = [{"cat"}, {"dog"}]
+    def __getitem__(self, index): return list(operator.or_(*self.tags))
 class Method:
     def __getitem__(self, index): return str(index).__hash__()
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +66,7 @@ class SameSearched:
     def __init__(self): self.names = sorted({"cat", "dog"})
     def __getitem__(self, index): return self.names[index] in KNOWN
 KINDS = Held, Global, Hashes, Makes, Inside, Derived, Shrunk, Views, Union, Method, MostCommon, ByKey
+KINDS += ByOptions, LengthOfOne, Joined
 KINDS += SameRecords, SamePairs, SameAnyOrder, SameNumbers, SameSearched
 def look(held): return [(name, each.differs) for name, each in pickle.loads(held)]
 if __name__ == "__main__":
@@ -79,7 +88,7 @@ def test_samples_that_depend_on_hashes_are_left_to_the_calling_thread(method: st
     done = python(script, method, folder=script.parent, environment=environment)
     assert done.returncode == 0, done.stderr
     found = dict(line.split(": ") for line in done.stdout.splitlines())
-    assert len(found) == 17
+    assert len(found) == 20
     for name, differs in found.items():
         if name.startswith("Same"):
             assert differs == "None", name

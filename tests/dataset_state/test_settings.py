@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import ImageFile
 
 from foreload.dataset_state.copied import CopiedState
 
@@ -97,6 +98,10 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: (os.environ.update(TZ="Asia/Tokyo"), time.tzset()),
         lambda: (os.environ.pop("TZ"), time.tzset()),
     ),
+    "Image.MAX_IMAGE_PIXELS or ImageFile.LOAD_TRUNCATED_IMAGES": (
+        lambda: setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True),
+        lambda: setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", False),
+    ),
 }
 # What libraries may set, too.
 ONLY_LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
@@ -104,6 +109,7 @@ ONLY_LATER: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: torch.set_flush_denormal(True),
         lambda: torch.set_flush_denormal(False),
     ),
+    "sys.path": (lambda: sys.path.insert(0, "/nowhere"), lambda: sys.path.remove("/nowhere")),
 }
 
 

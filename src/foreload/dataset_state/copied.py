@@ -73,6 +73,11 @@ class CopiedState:
             if isinstance(look, Numbers):
                 look.sent()
 
+    def free_locks(self) -> None:
+        """Let go of locks that threads hold which have not come with a fork to this process."""
+        for lock in self._gathered.locks:
+            lock._at_fork_reinit()  # as the standard library does with its own
+
     @property
     def untold(self) -> str | None:
         return self._gathered.untold

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import io
 import mmap
+import threading
 import weakref
 from array import array
 from collections import defaultdict, deque
@@ -38,6 +39,7 @@ from foreload.dataset_state.names import (
     globals_used,
     modules_used,
     names_used,
+    passed_on,
     set_in_builtins,
     strings_in,
     taken_from_libraries,
@@ -51,10 +53,10 @@ from foreload.dataset_state.walk import (
     is_owner,
     is_pythons,
     is_unchanging,
+    may_be_users,
     plain_iter,
     slots_of,
     value_of,
-    variables_of,
 )
 
 __all__ = ["Gathered"]
@@ -75,6 +77,7 @@ _MOST_BYTES = 1 << 14
 _MOST_PICKLED, _TOO_LARGE_BYTES = 1 << 18, 1 << 17
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset, MappingProxyType)
 
 # The names by which code reads variables of the environment.
@@ -98,6 +101,7 @@ class Gathered:
         generators: random generators, with a name and a digest of each as it was.
         untold: a sentence that says why not all can be looked at; None if all are.
         environment: the texts in code that reads variables of the environment; None: none does.
+        locks: locks of threads.
 
     >>> class Scaled: pass
     >>> dataset = Scaled(); dataset.weights = [1, 2]
@@ -112,6 +116,7 @@ class Gathered:
         self.generators: list[tuple[str, Any, Any]] = []
         self.untold: str | None = None
         self.environment: set[str] | None = None
+        self.locks: list[Any] = []
         self._left_bytes, self._room = _MOST_PICKLED, Room()
         self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[Step, Any]] = deque()
@@ -159,7 +164,8 @@ class Gathered:
         self._steps.append(self._here)
 
     def _watch(self, name: str, value: Any) -> None:
-        if isinstance(value, OPAQUE):
+        if isinstance(value, (OPAQUE, _LOCKS)):
+            self.locks += [value] if isinstance(value, _LOCKS) else []
             return
         is_plain = type(value) in (torch.Tensor, np.ndarray)  # of which there may be many
         if isinstance(value, (*_WHOLE, *generators())) and not (is_plain and not optional(value, "__dict__")):
@@ -261,11 +267,11 @@ class Gathered:
             self._add_value(name, partial(own.get, name, MISSING), (own, name), is_global=True)
 
     def _watch_module(self, module: ModuleType) -> None:
-        """Watch the variables of a module of the user's, and those that its own functions use."""
-        self._watch_names(vars(module), variables_of(module))
+        """Watch all that a module of the user's has, and the modules in it: what is used of it is not known."""
         if not is_installed(module.__name__):
-            code = [each for each in vars(module).values() if isinstance(each, (FunctionType, type))]
-            self._go_on((each.__name__, each) for each in code if each.__module__ == module.__name__)
+            own = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+            self._watch_names(vars(module), own)
+            self._go_on((name, value) for name, value in own.items() if isinstance(value, ModuleType))
 
     def _watch_container(self, name: str, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
@@ -313,7 +319,7 @@ class Gathered:
         if is_installed(function.__globals__.get("__name__", "")):
             # One that decorates the user's: what it keeps for itself decides nothing.
             inside = ((variable, optional(cell, "cell_contents")) for variable, cell in cells)
-            self._go_on((variable, value) for variable, value in inside if _is_of_user(value))
+            self._go_on((variable, value) for variable, value in inside if may_be_users(value))
             return
         for variable, cell in cells:
             self._add_value(variable, partial(optional, cell, "cell_contents"), (cell, "cell_contents"))
@@ -329,6 +335,8 @@ class Gathered:
         self._watch_names(vars(builtins), set_in_builtins(each for each in used if each not in known))
         for module in modules_used(function):
             self._watch_names(vars(module), sorted(names_used(function.__code__) & vars(module).keys()))
+        passed = ((name, known.get(name)) for name in passed_on(function.__code__))
+        self._go_on((name, value) for name, value in passed if issubclass(type(value), ModuleType))
         for own, variable in taken_from_libraries(function):
             self._look(Value(variable, partial(own.get, variable), (own, variable)))
 
@@ -338,9 +346,3 @@ def _numbers_in(value: Any) -> Any:
         return digest(value)
     except ValueError:  # a view that has been released
         return None
-
-
-def _is_of_user(value: Any) -> bool:
-    """Whether a library's function may have got a value from the user."""
-    known = FunctionType, MethodType, functools.partial, *_CONTAINERS
-    return tells_class(value) and (isinstance(value, known) or not is_installed(module_of(type(value))))

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from foreload.checks import optional
 from foreload.dataset_state.installed import is_installed
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "is_only_searched",
     "modules_used",
     "names_used",
+    "passed_on",
     "set_in_builtins",
     "steps_of",
     "strings_in",
@@ -69,6 +71,21 @@ def _taken_from_variables(code: CodeType) -> frozenset[tuple[str, str]]:
     return frozenset(found.union(*inner))
 
 
+@functools.lru_cache(maxsize=4096)
+def passed_on(code: CodeType) -> frozenset[str]:
+    """Return the global variables that code, or functions defined in it, does more with than to take attributes.
+
+    >>> sorted(passed_on(compile("scale(settings.size, settings) + offsets.x", "", "eval")))
+    ['scale', 'settings']
+    """
+    found = {
+        variable
+        for (load, variable), (step, _) in itertools.pairwise(steps_of(code))
+        if load in _GLOBALS and step not in ("LOAD_ATTR", "LOAD_METHOD")
+    }
+    return frozenset(found.union(*(passed_on(each) for each in code.co_consts if isinstance(each, CodeType))))
+
+
 def taken_from_libraries(function: FunctionType) -> list[tuple[dict[str, Any], str]]:
     """Return what a function takes from installed modules, such as ``np.clip``: their variables, and the name.
 
@@ -100,7 +117,8 @@ def modules_used(function: FunctionType) -> list[ModuleType]:
     code, known = function.__code__, function.__globals__
     names = names_used(code)
     found: list[ModuleType] = []
-    left = [*(known[name] for name in sorted(names & known.keys())), *_imported_by(function)]
+    around = (optional(cell, "cell_contents") for cell in function.__closure__ or ())
+    left = [*(known[name] for name in sorted(names & known.keys())), *around, *_imported_by(function)]
     while left:
         module = left.pop()
         if issubclass(type(module), ModuleType) and module not in found and not is_installed(module.__name__):
@@ -206,8 +224,9 @@ def depends_on_hashes(code: CodeType) -> bool:
     steps = [step for step in dis.get_instructions(code) if step.opname not in (*_PREFIXES, "PUSH_NULL")]
     pairs = list(itertools.pairwise(steps))
     # (Of what is equal by its key, the first stays the first, so then the order counts.)
-    has_key = any(isinstance(each, tuple) and "key" in each for each in code.co_consts)
-    orderless = _ORDERLESS if has_key else (*_ORDERLESS, "sorted")
+    has_key = any(each == "key" or (isinstance(each, tuple) and "key" in each) for each in code.co_consts)
+    has_key |= any(step.opname == "CALL_FUNCTION_EX" for step in steps)
+    orderless = () if "pop" in code.co_names else _ORDERLESS if has_key else (*_ORDERLESS, "sorted")
     is_asked = not _OF_SETS.isdisjoint(code.co_names) or any(
         other.opname in _GLOBALS and other.argval in ("hash", "set", "frozenset") and one.argval not in orderless
         for one, other in pairs

@@ -10,10 +10,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import FunctionType
 from typing import Any
 
 from foreload.checks import module_of, optional
 from foreload.dataset_state.digest import contents, snapshot
+from foreload.dataset_state.gathered import Gathered
 from foreload.dataset_state.installed import is_installed
 
 __all__ = ["Outputs"]
@@ -35,6 +37,9 @@ class Outputs:
         self._ends = _ends()
         self._present = list(_present())
         self._before = [present() for _, present in self._present]
+        called = Gathered()  # for code of the user's may keep it in its variables
+        called.follow((((name, place),), function) for place, (name, function) in enumerate(_called()))
+        self._looks = called.looks
 
     def redirected(self) -> str | None:
         """Return what is written elsewhere since; None if nothing is."""
@@ -44,7 +49,8 @@ class Outputs:
     def changed(self) -> str | None:
         """Return what has been written since; None if nothing has."""
         pairs = zip(self._present, self._before, strict=True)
-        return next((name for (name, present), before in pairs if present() != before), None)
+        kept = next((name for (name, present), before in pairs if present() != before), None)
+        return kept or (_NAMES[1] if any(look.changed() is not None for look in self._looks) else None)
 
 
 def _ends() -> list[list[Any]]:
@@ -102,8 +108,7 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
     for stream in (sys.stdout, sys.stderr):
         if not _is_file(stream):
             yield _NAMES[0], lambda stream=stream: _written(stream)  # type: ignore[misc]
-    loggers = [logging.root, *(each for each in logging.root.manager.loggerDict.values())]
-    for handler in {id(each): each for logger in loggers for each in optional(logger, "handlers") or ()}.values():
+    for handler in _handlers():
         if _is_opened_late(handler):
             yield _NAMES[1], lambda handler=handler: optional(handler, "stream") is None  # type: ignore[misc]
         elif not _writes_to_file(handler):
@@ -112,6 +117,32 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
     for show in _shows():
         if isinstance(optional(show, "__self__"), list) or not is_installed(module_of(show)):
             yield _NAMES[2], lambda show=show: _kept_by(show)  # type: ignore[misc]
+
+
+def _loggers() -> list[Any]:
+    return [logging.root, *logging.root.manager.loggerDict.values()]
+
+
+def _handlers() -> list[Any]:
+    return list({id(each): each for logger in _loggers() for each in optional(logger, "handlers") or ()}.values())
+
+
+# The methods by which streams, handlers and filters get what is written.
+_METHODS = ("write", "emit", "handle", "format", "filter")
+
+
+def _called() -> Iterator[tuple[str, Any]]:
+    """Yield the user's functions that are called with what is written or logged, and objects that filter it."""
+    handlers = _handlers()
+    filters = [each for owner in (*_loggers(), *handlers) for each in optional(owner, "filters") or ()]
+    for thing in (sys.stdout, sys.stderr, *handlers):
+        for name in _METHODS:
+            function = optional(type(thing), name)
+            if isinstance(function, FunctionType) and not is_installed(module_of(function)):
+                yield name, function
+    for thing in (*filters, logging.getLogRecordFactory()):
+        if not is_installed(module_of(thing if isinstance(thing, (FunctionType, type)) else type(thing))):
+            yield "filter", thing
 
 
 def _is_opened_late(handler: Any) -> bool:

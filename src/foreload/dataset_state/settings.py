@@ -75,6 +75,15 @@ def _precision() -> str | None:
     return None
 
 
+# Each setting of Pillow's that decides which files it reads, and its value before it is imported.
+_PILLOWS = ("Image", "MAX_IMAGE_PIXELS", (1 << 30) // 12), ("ImageFile", "LOAD_TRUNCATED_IMAGES", False)
+
+
+def _pillows() -> list[Any]:
+    modules = sys.modules
+    return [getattr(modules.get(f"PIL.{name}"), setting, value) for name, setting, value in _PILLOWS]
+
+
 def _flushes_denormal() -> bool:
     least = sys.float_info.min
     return least / 2 == 0
@@ -82,6 +91,7 @@ def _flushes_denormal() -> bool:
 
 _CONTEXT, _WARNINGS, _ENVIRON = "a context variable", "the filter of warnings", "os.environ"
 _LOCALE, _DENORMAL = "the locale", "torch.set_flush_denormal()"
+_PATH, _PILLOW = "sys.path", "Image.MAX_IMAGE_PIXELS or ImageFile.LOAD_TRUNCATED_IMAGES"
 
 _PRESENT: dict[str, Callable[[], Any]] = {
     "the current directory": _folder,
@@ -97,12 +107,17 @@ _PRESENT: dict[str, Callable[[], Any]] = {
     _DENORMAL: _flushes_denormal,
     _LOCALE: lambda: locale.setlocale(locale.LC_ALL),
     "the time zone": lambda: time.tzname,
+    _PATH: lambda: tuple(sys.path),
+    _PILLOW: _pillows,
     _WARNINGS: filters_of_errors,
     _CONTEXT: copy_context,
 }
 
+# What has ways of its own to other processes.
+_OF_PROCESSES = (_CONTEXT, _WARNINGS, _PATH, _PILLOW)
+
 # What libraries may set when they are first used, which each process does for itself; also new context variables.
-_BY_LIBRARIES = (_WARNINGS, _LOCALE, _DENORMAL)
+_BY_LIBRARIES = (_WARNINGS, _LOCALE, _DENORMAL, _PATH)
 
 
 class Settings:
@@ -128,7 +143,7 @@ class Settings:
 
     def values(self) -> list[tuple[str, Any]]:
         """Return the settings that another process could have too, by name."""
-        return [(name, value) for name, _, value in self._before if name not in (_CONTEXT, _WARNINGS)]
+        return [(name, value) for name, _, value in self._before if name not in _OF_PROCESSES]
 
     def changed_by_code(self) -> str | None:
         """Return the name of what has been set since, of what libraries do not set when they are first used."""

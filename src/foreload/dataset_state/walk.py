@@ -39,6 +39,7 @@ __all__ = [
     "is_pythons",
     "is_unchanging",
     "leaves",
+    "may_be_users",
     "plain_iter",
     "slots_of",
     "value_of",
@@ -220,6 +221,12 @@ def variables_of(module: ModuleType) -> dict[str, Any]:
         for name, value in vars(module).items()
         if not (name.startswith("__") or issubclass(type(value), code))
     }
+
+
+def may_be_users(value: Any) -> bool:
+    """Whether a library's function may have got a value from the user."""
+    known = FunctionType, MethodType, functools.partial, *CONTAINERS
+    return tells_class(value) and (isinstance(value, known) or not is_installed(module_of(type(value))))
 
 
 def is_owner(value: Any) -> bool:

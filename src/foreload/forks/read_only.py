@@ -173,7 +173,7 @@ def _put_in_place(name: str, function: Callable[..., Any], other: Callable[..., 
 
 
 def _resolved(given: Any, folder: int | None) -> str:
-    """Return an absolute path without links, but for what it names itself, of one that may be in an open folder."""
+    """Return a path, which may be in an open folder, as an absolute one whose folders are no links."""
     path = os.fsdecode(given)
     if folder is not None and folder >= 0:
         path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)

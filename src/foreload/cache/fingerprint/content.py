@@ -33,7 +33,7 @@ _COLUMNS = {"pyarrow": ("type", "to_pylist"), "polars": ("dtype", "to_list")}
 # Longer bytes are no name of a file.
 _MAX_NAME = 4096
 
-# From Python 3.14 on, a class makes its annotations when asked for them, by a function that knows its module's name.
+# From Python 3.14 on, a class makes its annotations when asked for them, by a function that knows its module.
 _ANNOTATIONS = "__annotate_func__"
 
 # Attributes of what cannot be pickled, such as an open file, that may name a file.

@@ -86,12 +86,13 @@ def digest_code(value: Any, hashed: list[str] | None = None) -> bytes:
 def has_order_of_its_own(value: Any) -> bool:
     """Whether a value is a set whose order depends on hashes that are others in each interpreter.
 
-    (Objects that are hashed by their place in memory are in another order in each run.)
+    So are sets that are made of it, also if it has a single element. (Objects that are hashed by their place in
+    memory are in another order in each run.)
 
     >>> has_order_of_its_own({"cat", "dog"}), has_order_of_its_own({1, 2, (3, 4)})
     (True, False)
     """
-    return type(value) in (set, frozenset) and len(value) > 1 and not all(map(_has_known_hash, value))
+    return type(value) in (set, frozenset) and not all(map(_has_known_hash, value))
 
 
 def _has_known_hash(value: Any) -> bool:

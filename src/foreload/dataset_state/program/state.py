@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.program.codes import UnknownContentError, digest_code
+from foreload.dataset_state.program.codes import UnknownContentError, digest_code, has_order_of_its_own
 from foreload.dataset_state.program.libraries import LibraryState, UserNames
 from foreload.dataset_state.program.settings import present_settings
 
@@ -52,7 +52,8 @@ class ProgramState:
         found = _Parts()
         found.dump(parts)
         self._orders = [(each, list(each)) for each in found.sets]
-        hashed: list[str] = []
+        # (Of a set with one element only the order of others tells, that are made of it.)
+        hashed = ["a set" for each in found.sets if len(each) == 1 and has_order_of_its_own(each)]
         for code in found.codes.values():
             try:
                 digest: bytes | str = digest_code(code, hashed)
@@ -107,7 +108,7 @@ class _Parts(pickle.Pickler):
         self.sets: list[Any] = []
 
     def persistent_id(self, thing: Any) -> None:
-        if isinstance(thing, (set, frozenset)) and len(thing) > 1:
+        if isinstance(thing, (set, frozenset)):
             self.sets.append(thing)
 
     def reducer_override(self, thing: Any) -> Any:

@@ -37,9 +37,15 @@ def set_up_process(worker: int, task: Any) -> None:
         # inherit that it is ignored, but not that a function does nothing about it.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, _pass_over)
+        for number in _TO_GROUPS if task.is_hidden else ():
+            if callable(signal.getsignal(number)):  # the program would save itself once for each worker
+                signal.signal(number, _pass_over)
     name_worker_process()
     become_worker(worker, task)
 
+
+# Signals that terminals and job schedulers send to all processes of a program.
+_TO_GROUPS = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
 # A thread that drew from torch's generator in the very moment of the fork holds its lock here for ever.
 _SEED_SECONDS = 10.0
@@ -74,6 +80,7 @@ def become_worker(worker: int, task: Any) -> None:
     with _killed_after(_SEED_SECONDS):
         seed_worker(task.seed, worker)
     if task.held is not None:
+        task.held.free_locks()
         unshare(with_locks=False)
         own_positions(with_output=False)
     if task.is_hidden:
