@@ -78,7 +78,8 @@ plain_torch_function = torch._C._disabled_torch_function_impl
 # Where the C++ object of a CPU generator or a storage lies in memory; and what a tensor is a view of, or None.
 address_of, base_of = attrgetter("_cdata"), attrgetter("_base")
 # Count what refers to a tensor in C++, its Python object and views of it included; the same for a storage.
-uses_of, storage_uses = getattr(torch._C.TensorBase, "_use_count", lambda _: 1), torch._C._storage_Use_Count
+uses_of = getattr(torch._C.TensorBase, "_use_count", lambda _: 1)
+storage_uses = getattr(torch._C, "_storage_Use_Count", None)  # which earlier builds without CUDA lack
 # What is registered to be sent to processes in a way of its own.
 registered_reducers: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 # The code of torch's loader that loads a batch of a map-style dataset, and the code that collates one.
@@ -248,8 +249,7 @@ def is_collating_tensors(depth: int) -> bool:
 def seed_worker(base: int, worker: int) -> None:
     """Seed the generators of Python, torch and NumPy in a worker process as torch does."""
     random.seed(base + worker)
-    # For devices that may be used later, torch notes the seed with the present stack, for which it reads the files
-    # of all its functions; that takes longer than the rest of a worker's set-up.
+    # For devices that may be used later, torch notes the seed with the present stack, whose files it reads.
     try:
         is_without_devices = torch.accelerator.current_accelerator() is None
     except RuntimeError:  # in torch 2.6

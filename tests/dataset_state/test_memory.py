@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import sys
 import weakref
 from array import array
 from collections.abc import Callable
@@ -15,7 +16,9 @@ import pytest
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from foreload.dataset_state.memory import is_foreign, object_under
+from foreload._torch import address_of
+from foreload.dataset_state import memory
+from foreload.dataset_state.memory import is_foreign, object_under, uses_of_storage
 
 WHOLE = np.zeros((4, 6))
 
@@ -104,3 +107,16 @@ def test_a_map_of_a_file_is_the_array_or_buffer_that_a_tensor_was_made_of(tmp_pa
         tensor = torch.frombuffer(memory, dtype=torch.float64)
         assert object_under(tensor.untyped_storage()) is memory
         del tensor
+
+
+def test_uses_of_a_storage_are_counted_where_torch_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds of torch 2.6 without CUDA have no function for that."""
+    tensor = torch.zeros(4)
+    place = address_of(tensor.untyped_storage())
+    alone = uses_of_storage(place)
+    views = [tensor[:2], tensor.view(2, 2)]
+    assert uses_of_storage(place) == alone + len(views)
+    monkeypatch.setattr(memory, "storage_uses", None)
+    assert uses_of_storage(place) == alone + len(views)
+    monkeypatch.setattr(memory, "_present_count", lambda place: sys.maxsize)  # where it is not found
+    assert uses_of_storage(place) > 1 << 30

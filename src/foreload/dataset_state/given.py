@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload._torch import address_of, base_of, storage_uses, uses_of
+from foreload._torch import address_of, base_of, uses_of
 from foreload.checks import module_of, optional, package_of
 from foreload.dataset_state.installed import is_installed
-from foreload.dataset_state.memory import Owner, chain, is_foreign, object_under, owner_of
+from foreload.dataset_state.memory import Owner, chain, is_foreign, object_under, owner_of, uses_of_storage
 from foreload.dataset_state.walk import slots_of
 from foreload.nested.constants import FILE_OF_MAP, is_constant
 
@@ -233,7 +233,7 @@ class _Parts:
         """Whether something else lies in the memory of tensors, or holds it."""
         held = self.storages[place]
         references = _storage_count(held) - _OF_STORAGE - self.references.get(id(held[0]), 0)
-        return references > 0 or storage_uses(place) - 1 > held[1]
+        return references > 0 or uses_of_storage(place) - 1 > held[1]
 
 
 def _count(objects: dict[int, Any], key: int) -> int:

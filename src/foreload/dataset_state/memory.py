@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 from array import array
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,9 +22,9 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from foreload._torch import address_of
+from foreload._torch import address_of, storage_uses
 
-__all__ = ["Owner", "chain", "is_foreign", "object_under", "owner_of"]
+__all__ = ["Owner", "chain", "is_foreign", "object_under", "owner_of", "uses_of_storage"]
 
 # The words of a storage, and of what releases it, that are looked through.
 _MOST_WORDS = 16
@@ -182,3 +183,31 @@ def _read(file: int, address: int, count: int) -> tuple[int, ...]:
 
 def _words(address: int, count: int) -> tuple[int, ...]:
     return tuple((ctypes.c_size_t * count).from_address(address))
+
+
+def uses_of_storage(place: int) -> int:
+    """Return how many references there are to a storage in C++, by its address; very many if that is not known.
+
+    >>> tensor = torch.zeros(2); place = address_of(tensor.untyped_storage())
+    >>> before = uses_of_storage(place); view = tensor[:1]
+    >>> uses_of_storage(place) - before
+    1
+    """
+    return int((storage_uses or _present_count)(place))
+
+
+def _counted(place: int) -> int:
+    # An object that is counted (c10::intrusive_ptr_target) begins with the address of its class' functions.
+    return ctypes.c_uint32.from_address(place + ctypes.sizeof(ctypes.c_void_p)).value
+
+
+def _finds_counts() -> bool:
+    """Whether counts are found where they lie in torch 2.6 to 2.9."""
+    tensor = torch.zeros(2, device="cpu")
+    place = address_of(tensor.untyped_storage())
+    alone = _counted(place)
+    views = [tensor[:1], tensor[1:]]
+    return 0 < alone < alone + len(views) == _counted(place)
+
+
+_present_count = _counted if storage_uses is not None or _finds_counts() else lambda place: sys.maxsize
