@@ -51,4 +51,5 @@ void bind_text(nb::module_& module);
 void bind_pieces(nb::module_& module);
 void bind_packing(nb::module_& module);
 void bind_twisters(nb::module_& module);
+void bind_audit(nb::module_& module);
 void bind_references(nb::module_& module);

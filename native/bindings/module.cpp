@@ -41,5 +41,6 @@ NB_MODULE(_native, module) {
   bind_pieces(module);
   bind_packing(module);
   bind_twisters(module);
+  bind_audit(module);
   bind_references(module);
 }

@@ -14,6 +14,7 @@ from typing import Any
 
 from foreload.checks import optional
 from foreload.dataset_state.installed import is_installed
+from foreload.forks.read_only import REPLACED
 
 __all__ = [
     "depends_on_hashes",
@@ -102,7 +103,8 @@ def taken_from_libraries(function: FunctionType) -> list[tuple[dict[str, Any], s
         if issubclass(type(module), ModuleType) and module is not sys and is_installed(module.__name__):
             own = vars(module)
             value = own.get(name)
-            found += [(own, name)] if callable(value) or isinstance(value, (int, float, complex, str)) else []
+            is_watched = callable(value) or isinstance(value, (int, float, complex, str))
+            found += [(own, name)] if is_watched and (module.__name__, name) not in REPLACED else []
     return found
 
 

@@ -7,14 +7,15 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-__all__ = ["CHANGES_FILE", "ReadOnlyFiles"]
+from foreload import _native
+
+__all__ = ["CHANGES_FILE", "REPLACED", "ReadOnlyFiles"]
 
 # Why only the loop's own process may load.
 CHANGES_FILE = "loading changes a file ({!r}), so samples cannot be loaded before the loop asks for them"
@@ -44,6 +45,12 @@ _MAKES: dict[str, _Places] = {
 }
 _TEMPORARY = ("tempfile.mkstemp", "tempfile.mkdtemp")
 _CONNECTS = "sqlite3.connect"
+
+# Functions, by their modules, whose results auditors are not told.
+REPLACED = (
+    ("tempfile", "mktemp"),
+    *((module, "connect") for module in ("sqlite3", "sqlite3.dbapi2", "_sqlite3")),
+)
 
 # SQLite's names of databases that are in no file, or in one that nobody else sees.
 _IN_MEMORY = (":memory:", "", b":memory:", b"")
@@ -78,10 +85,11 @@ class ReadOnlyFiles:
         self._own: set[str] = set()  # what tempfile has named, but for what has been removed since
         self._recent: set[str] = set()  # those of the samples that have not been delivered
         self._connecting = threading.local()
-        sys.addaudithook(self._audit)
-        _put_in_place("mktemp", tempfile.mktemp, partial(self._named, tempfile.mktemp))  # which tells no auditor
-        if (sqlite := sys.modules.get("sqlite3")) is not None:
-            _put_in_place("connect", sqlite.connect, partial(self._connect, sqlite.connect))
+        _native.add_auditor(sorted(_WATCHED), self._audit)
+        for module, name in REPLACED:
+            own: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
+            replace = self._named if name == "mktemp" else self._connect
+            own.update({name: partial(replace, own[name])} if name in own else {})
 
     def end(self) -> None:
         """Remove what is left of temporary files, since their samples are loaded once more."""
@@ -95,7 +103,7 @@ class ReadOnlyFiles:
         self._recent.clear()
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _WATCHED or self._process not in (None, os.getpid()):
+        if self._process not in (None, os.getpid()):
             return
         if event == "open":
             path, _, flags = arguments
@@ -162,14 +170,6 @@ class ReadOnlyFiles:
             self.refused = self.refused or path
             return 1  # SQLITE_DENY
         return 0
-
-
-def _put_in_place(name: str, function: Callable[..., Any], other: Callable[..., Any]) -> None:
-    """Put another function in the place of one, in whichever modules have it by its name."""
-    for module in list(sys.modules.values()):
-        own = getattr(module, "__dict__", None)
-        if type(own) is dict and own.get(name) is function:
-            own[name] = other
 
 
 def _resolved(given: Any, folder: int | None) -> str:
