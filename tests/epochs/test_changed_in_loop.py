@@ -315,3 +315,15 @@ def test_threads_warn_of_changed_lists_while_they_load(form: Any, change: Any) -
         for place, _ in enumerate(fl.DataLoader(form(numbers), batch_size=2, num_workers=2)):
             if place == 1:
                 change(numbers)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda rows: rows.update({99: torch.ones(2)}), lambda rows: rows[0].add_(1), lambda rows: rows.pop(99)]
+)
+def test_threads_warn_of_changed_dicts_while_they_load(change: Any) -> None:
+    rows = {number: torch.zeros(2) for number in range(100)}
+    loader = fl.DataLoader(rows, batch_size=2, num_workers=2, sampler=range(90))  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="were changed while worker threads load"):
+        for place, _ in enumerate(loader):
+            if place == 1:
+                change(rows)

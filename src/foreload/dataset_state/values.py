@@ -31,10 +31,10 @@ class EpochValues:
 
     Worker processes of torch's have a copy of them from that moment. Threads see them as they are when a batch is
     made, which is at no certain moment. Torch counts what it writes to a tensor; nobody counts what is written to
-    arrays and lists, of which some numbers and items are compared.
+    arrays, lists and dicts, of which some numbers and items are compared.
 
     Args:
-        dataset: a dataset of tensors, an array or a list, or one that is made of such; of others nothing is known.
+        dataset: a dataset of tensors, an array, a list or a dict, or one that is made of such; of others nothing is known.
 
     >>> tensor, array = torch.zeros(4), np.zeros(1000)
     >>> held = EpochValues([tensor])
@@ -81,6 +81,11 @@ def _looks(value: Any) -> Iterator[_Look]:
         yield from _numbers_of_tensor(value)
     elif type(value) is np.ndarray:
         yield from _numbers(value)
+    elif type(value) is dict:
+        names = list(value)
+        names = [names[place] for place in spread(len(names), _MOST_ITEMS)]
+        yield lambda: [len(value), *(id(value.get(name)) for name in names)]
+        yield from _looks(tuple(value[name] for name in names))
     elif type(value) in (list, tuple):
         places = spread(len(value), _MOST_ITEMS)
         if type(value) is list:
