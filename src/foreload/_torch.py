@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import inspect
 import math
 import multiprocessing
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 from torch.autograd import forward_ad, profiler
+from torch.distributed import device_mesh
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import _get_current_function_mode
 from torch.utils._device import DeviceContext
@@ -267,6 +269,8 @@ def set_worker_signal_handlers() -> None:
 
 def is_whole_mesh(mesh: DeviceMesh) -> bool:
     """Whether a device mesh is not a part of another one."""
+    if not hasattr(mesh, "_get_root_mesh"):  # torch 2.6
+        return vars(device_mesh)["_mesh_resources"].get_root_mesh(mesh) is mesh
     return mesh._get_root_mesh() is mesh
 
 
@@ -339,12 +343,8 @@ def compute_alone() -> None:
             set_num_threads(1)
 
 
-_libraries: list[ctypes.CDLL] = []
-
-
+@functools.cache
 def _torch_cpu() -> ctypes.CDLL:
-    if not _libraries:
-        # Its own OpenMP and MKL: another library may have brought others.
-        found = [path for path in Path(torch.__file__).parent.glob("lib/libtorch_cpu.*") if path.suffix != ".lib"]
-        _libraries.append(ctypes.CDLL(str(found[0]) if found else None))
-    return _libraries[0]
+    # Its own OpenMP and MKL: another library may have brought others.
+    found = [path for path in Path(torch.__file__).parent.glob("lib/libtorch_cpu.*") if path.suffix != ".lib"]
+    return ctypes.CDLL(str(found[0]) if found else None)

@@ -318,7 +318,8 @@ def test_threads_warn_of_changed_lists_while_they_load(form: Any, change: Any) -
 
 
 @pytest.mark.parametrize(
-    "change", [lambda rows: rows.update({99: torch.ones(2)}), lambda rows: rows[0].add_(1), lambda rows: rows.pop(99)]
+    "change",
+    [lambda rows: rows.update({99: torch.ones(2)}), lambda rows: rows[0].add_(1), lambda rows: rows.pop(99)],
 )
 def test_threads_warn_of_changed_dicts_while_they_load(change: Any) -> None:
     rows = {number: torch.zeros(2) for number in range(100)}

@@ -266,6 +266,10 @@ def test_torchs_profiler_shows_the_time_that_the_loop_waits(options: dict[str, A
     assert counts == [[6], [6]]
 
 
+has_cores = pytest.mark.skipif(not hasattr(torch._utils, "cpu_count"), reason="the oldest torch asks the system")
+
+
+@has_cores
 @pytest.mark.parametrize("options", [{}, {"workers": "processes"}], ids=str)
 def test_more_processes_than_cores_are_warned_of_as_in_torch(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -275,6 +279,7 @@ def test_more_processes_than_cores_are_warned_of_as_in_torch(
         assert len([*fl.DataLoader(Numbers(), batch_size=4, num_workers=2, **options)]) == 5
 
 
+@has_cores
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2, "workers": "threads"}, {"num_workers": 0}], ids=str)
 def test_other_workers_are_not_warned_of(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._utils, "cpu_count", lambda: 1)

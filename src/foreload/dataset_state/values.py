@@ -34,7 +34,8 @@ class EpochValues:
     arrays, lists and dicts, of which some numbers and items are compared.
 
     Args:
-        dataset: a dataset of tensors, an array, a list or a dict, or one that is made of such; of others nothing is known.
+        dataset: a dataset of tensors, an array, a list or a dict, or one that is made of such; of others nothing
+            is known.
 
     >>> tensor, array = torch.zeros(4), np.zeros(1000)
     >>> held = EpochValues([tensor])
