@@ -185,6 +185,11 @@ def test_all_else_is_not(name: str, folder: Path) -> None:
     assert _in_fork(NONE[name], folder) == [None, None]
 
 
+def test_the_folder_for_temporary_files_need_not_be_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    assert _in_fork(NONE["temporary"], folder) == [None, None]
+
+
 def test_what_somebody_else_has_made_beside_temporary_files_stays(folder: Path) -> None:
     path = Path(tempfile.gettempdir()) / f"{uuid.uuid4()}.log"
 

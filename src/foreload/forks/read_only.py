@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -85,6 +86,8 @@ class ReadOnlyFiles:
         self._own: set[str] = set()  # what tempfile has named, but for what has been removed since
         self._recent: set[str] = set()  # those of the samples that have not been delivered
         self._connecting = threading.local()
+        with suppress(OSError):  # there is none
+            tempfile.gettempdir()  # which is found by trying
         _native.add_auditor(sorted(_WATCHED), self._audit)
         for module, name in REPLACED:
             own: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
