@@ -35,6 +35,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
 __all__ = [
     "COLLATE",
     "FETCH",
+    "FILE_WRITER",
     "TorchDataLoader",
     "TorchIterator",
     "address_of",
@@ -84,6 +85,8 @@ uses_of = getattr(torch._C.TensorBase, "_use_count", lambda _: 1)
 storage_uses = getattr(torch._C, "_storage_Use_Count", None)  # which earlier builds without CUDA lack
 # What is registered to be sent to processes in a way of its own.
 registered_reducers: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+# What writes files for ``torch.save()``, which only C++ does: its module and its name.
+FILE_WRITER = "torch.serialization", "_open_zipfile_writer_file"
 # The code of torch's loader that loads a batch of a map-style dataset, and the code that collates one.
 FETCH, COLLATE = fetch._MapDatasetFetcher.fetch.__code__, torch_collate.collate.__code__
 
@@ -178,17 +181,14 @@ def expected_length(loader: Any) -> int | None:
 def worker_info(**fields: Any) -> Any:
     """Make a torch ``WorkerInfo``; from torch 2.13 on it also has the method of the worker and its generators."""
     known = getattr(torch_worker.WorkerInfo, "__dataclass_fields__", ())
-    for name in ("worker_method", "rng"):
-        if name not in known:
-            fields.pop(name, None)
-    return torch_worker.WorkerInfo(**fields)
+    unknown = {"worker_method", "rng"}.difference(known)
+    return torch_worker.WorkerInfo(**{name: value for name, value in fields.items() if name not in unknown})
 
 
 def worker_rng(generators: tuple[random.Random, np.random.RandomState, torch.Generator]) -> Any:
     """Return the ``rng`` of a worker thread's ``WorkerInfo``; None before torch 2.13.
 
-    ``torch.thread_safe_generator()`` returns its generator of torch's. NumPy's draws from the same bits as the
-    ``RandomState``.
+    ``torch.thread_safe_generator()`` returns torch's. NumPy's draws from the same bits as the ``RandomState``.
     """
     kind = getattr(torch_worker, "_RNG", None)
     if kind is None:

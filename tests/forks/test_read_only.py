@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -37,6 +38,7 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
     "append": lambda folder: (folder / "old").open("a"),
     "update": lambda folder: np.memmap(folder / "old", np.uint8, "r+"),
     "save": lambda folder: np.save(folder / "new", np.zeros(3)),
+    "save by torch": lambda folder: torch.save(torch.ones(3), folder / "new"),
     "image": lambda folder: Image.new("L", (2, 2)).save(folder / "new.png"),
     "low": lambda folder: os.open(folder / "new", os.O_CREAT | os.O_WRONLY),
     "touch": lambda folder: (folder / "old").touch(),
@@ -78,6 +80,7 @@ def _temporary() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "inner").mkdir()
         (Path(folder) / "inner" / "file").write_text("text")
+        torch.save(torch.ones(2), Path(folder) / "tensor")
     with tempfile.TemporaryFile("w") as file, tempfile.NamedTemporaryFile("w") as named:
         file.write("text")
         named.write("text")
@@ -123,6 +126,7 @@ NONE: dict[str, Callable[[Path], Any]] = {
     "temporary, relative": lambda folder: _in_folder(folder, "."),
     "temporary, as bytes": lambda folder: tempfile.TemporaryDirectory(dir=os.fsencode(folder)).cleanup(),
     "by a program": lambda folder: _by_program(),
+    "torch in memory": lambda folder: torch.save(torch.ones(3), io.BytesIO()),
     "a lock": lambda folder: (folder / "none.lock").touch(),
     "nowhere": lambda folder: Path(os.devnull).write_text("text"),
     "a folder that is there": lambda folder: os.makedirs(folder / "inner", exist_ok=True),

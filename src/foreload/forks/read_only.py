@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from foreload import _native
+from foreload._torch import FILE_WRITER
 
 __all__ = ["CHANGES_FILE", "REPLACED", "ReadOnlyFiles"]
 
@@ -47,10 +48,11 @@ _MAKES: dict[str, _Places] = {
 _TEMPORARY = ("tempfile.mkstemp", "tempfile.mkdtemp")
 _CONNECTS = "sqlite3.connect"
 
-# Functions, by their modules, whose results auditors are not told.
+# Functions and a class, by their modules, that do what auditors are not told.
 REPLACED = (
     ("tempfile", "mktemp"),
     *((module, "connect") for module in ("sqlite3", "sqlite3.dbapi2", "_sqlite3")),
+    FILE_WRITER,
 )
 
 # SQLite's names of databases that are in no file, or in one that nobody else sees.
@@ -89,10 +91,11 @@ class ReadOnlyFiles:
         with suppress(OSError):  # there is none
             tempfile.gettempdir()  # which is found by trying
         _native.add_auditor(sorted(_WATCHED), self._audit)
+        others: dict[str, Callable[..., Any]]
+        others = {"mktemp": self._named, "connect": self._connect, FILE_WRITER[1]: self._written}
         for module, name in REPLACED:
             own: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
-            replace = self._named if name == "mktemp" else self._connect
-            own.update({name: partial(replace, own[name])} if name in own else {})
+            own.update({name: partial(others[name], own[name])} if name in own else {})
 
     def end(self) -> None:
         """Remove what is left of temporary files, since their samples are loaded once more."""
@@ -157,6 +160,10 @@ class ReadOnlyFiles:
         path = name(*given, **options)
         self._note(path)
         return path
+
+    def _written(self, write: Callable[..., Any], path: Any, *given: Any) -> Any:
+        self._check(path, None, lambda path: not _is_special(path), follows=True)
+        return write(path, *given)
 
     def _connect(self, connect: Callable[..., Any], database: Any, *given: Any, **options: Any) -> Any:
         self._connecting.now = True
