@@ -95,10 +95,7 @@ def is_private(name: str) -> bool:
 # Where private names of others are read by design: each file says in its docstring why it is the only one.
 READS_OTHERS = {"_torch.py", "cli/profile/inside/stock.py"}
 # Of the standard library: documented, or without another way.
-PUBLIC_PRIVATE = {
-    *("_current_frames", "_getframe", "_exit", "_replace", "_fields", "_asdict", "_make", "_is_owned"),
-    "_at_fork_reinit",
-}
+PUBLIC_PRIVATE = {"_current_frames", "_getframe", "_exit", "_replace", "_fields", "_asdict", "_make", "_is_owned"}
 
 
 def test_private_names_are_not_read_across_files() -> None:

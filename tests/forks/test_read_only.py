@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -63,6 +65,8 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
     "lock by a folder": lambda folder: os.mkdir(folder / "1.lock"),
     "owner": lambda folder: os.chown(folder / "old", os.getuid(), os.getgid()),
     "attribute": lambda folder: os.setxattr(folder / "old", "user.seen", b"1"),
+    "temporary, elsewhere": lambda folder: tempfile.TemporaryDirectory(dir=folder),
+    "by a fork": lambda folder: _by_fork(folder / "new"),
     "through a link": lambda folder: _through_link(folder),
     "replace by a temporary one": lambda folder: _replace(folder),
 }
@@ -86,10 +90,35 @@ def _temporary() -> None:
         named.write("text")
 
 
-def _in_folder(folder: Path, name: str) -> None:
-    os.chdir(folder)
-    with tempfile.TemporaryDirectory(dir=name) as inner:
-        (Path(inner) / "file").write_text("text")
+def _in_folder(name: str | bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        with tempfile.TemporaryDirectory(dir=name) as inner:  # type: ignore[type-var]
+            (Path(os.fsdecode(inner)) / "file").write_text("text")
+        os.chdir("/")
+
+
+def _again() -> None:
+    with tempfile.NamedTemporaryFile("w") as file:
+        pass
+    Path(file.name).write_text("text")
+    Path(f"{file.name}.wav").write_text("text")
+    for name in (file.name, f"{file.name}.wav"):
+        os.remove(name)
+
+
+def _by_fork(path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_refused, args=(path,))
+    process.start()
+    process.join()
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS)) if process.exitcode == 3 else AssertionError
+
+
+def _refused(path: Path) -> None:
+    try:
+        path.write_text("text")
+    except OSError:
+        sys.exit(3)
 
 
 def _connect_late(path: Path) -> None:
@@ -123,8 +152,11 @@ NONE: dict[str, Callable[[Path], Any]] = {
     "read": lambda folder: (folder / "old").read_text(),
     "map": lambda folder: np.memmap(folder / "old", np.uint8, "c"),
     "temporary": lambda folder: _temporary(),
-    "temporary, relative": lambda folder: _in_folder(folder, "."),
-    "temporary, as bytes": lambda folder: tempfile.TemporaryDirectory(dir=os.fsencode(folder)).cleanup(),
+    "temporary, relative": lambda folder: _in_folder("."),
+    "temporary, as bytes": lambda folder: _in_folder(b"."),
+    "temporary, again": lambda folder: _again(),
+    "a stream of the process": lambda folder: open("/dev/stdout", "w").close(),
+    "an open file": lambda folder: open(np.int64(os.dup(1)), "w").close(),  # type: ignore[call-overload]
     "by a program": lambda folder: _by_program(),
     "torch in memory": lambda folder: torch.save(torch.ones(3), io.BytesIO()),
     "a lock": lambda folder: (folder / "none.lock").touch(),
@@ -160,12 +192,13 @@ def _in_fork(run: Callable[[Path], Any], folder: Path) -> list[str | None]:
     """Return the error that a function raises, and what was refused."""
 
     def tell(into: int) -> None:
-        files, said = ReadOnlyFiles(in_forks=True), None
+        files, said = ReadOnlyFiles(), None
+        files.begin()
         try:
             run(folder)
         except (OSError, sqlite3.Error) as error:
             said = str(error)
-        files.end()
+        files.end(keeps=False)
         os.write(into, json.dumps([said, files.refused]).encode())
 
     with forked(tell) as fork:
@@ -187,6 +220,29 @@ def test_what_would_change_a_file_is_refused(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", NONE)
 def test_all_else_is_not(name: str, folder: Path) -> None:
     assert _in_fork(NONE[name], folder) == [None, None]
+
+
+def test_only_what_has_begun_is_refused(folder: Path) -> None:
+    def tell(into: int) -> None:
+        files = ReadOnlyFiles()
+        (folder / "before").write_text("text")
+        rows = sqlite3.connect(folder / "rows")
+        files.begin()
+        with tempfile.NamedTemporaryFile(delete=False) as kept:
+            pass
+        files.end(keeps=True)
+        rows.execute("insert into t values (2)")
+        files.begin()
+        with tempfile.NamedTemporaryFile(delete=False) as left:
+            pass
+        files.end(keeps=False)
+        (folder / "after").write_text("text")
+        there = os.path.exists(kept.name), os.path.exists(left.name)
+        os.remove(kept.name)
+        os.write(into, json.dumps([*there, files.refused]).encode())
+
+    with forked(tell) as fork:
+        assert json.loads(os.read(fork.pipe, 1 << 16)) == [True, False, None]
 
 
 def test_the_folder_for_temporary_files_need_not_be_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

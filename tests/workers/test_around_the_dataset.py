@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -43,25 +44,47 @@ LOCKS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", LOCKS)
-def test_locks_that_other_threads_hold_are_free_in_processes(name: str, choose: Callable[[int], None]) -> None:
+def test_samples_wait_for_locks_that_other_threads_hold(name: str, choose: Callable[[int], None]) -> None:
+    """In a process that is forked meanwhile, nobody would let go of them, or finish what they guard."""
     choose(2)
     dataset = Locked(LOCKS[name]())
-    begun, over = threading.Event(), threading.Event()
+    begun = threading.Event()
 
     def hold() -> None:
         with dataset.lock:
             begun.set()
-            over.wait(100)
+            time.sleep(1)
 
     thread = threading.Thread(target=hold)
     thread.start()
     begun.wait()
-    batches = iter(fl.DataLoader(dataset, batch_size=4))  # whose processes are started while it is held
-    first = next(batches)
-    over.set()
-    thread.join()
-    found = torch.cat([first, *batches]).tolist()
+    loader: Any = fl.DataLoader(dataset, batch_size=4)
+    found = torch.cat(list(loader)).tolist()
     assert found == [index if index != 29 else -index for index in range(len(dataset))]
+    assert "held a lock" in loader.stats()["workers"]["why"]
+    thread.join()
+
+
+class Asks(Squares):
+    """Says whether a lock is free."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock = lock
+
+    def __getitem__(self, index: int) -> bool:
+        is_free = self.lock.acquire(blocking=False)
+        if is_free:
+            self.lock.release()
+        return bool(is_free)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_the_loop_may_hold_a_lock_that_samples_ask_for(name: str, choose: Callable[[int], None]) -> None:
+    choose(2)
+    dataset = Asks(LOCKS[name]())
+    with dataset.lock:
+        stock, ours = ([batch.tolist() for batch in kind(dataset, 4)] for kind in (TorchDataLoader, fl.DataLoader))
+    assert ours == stock
 
 
 @pytest.mark.timeout(120)
@@ -75,7 +98,8 @@ def test_the_programs_own_signal_handlers_are_called_once(
         with saved.open("a") as file:
             file.write(f"{os.getpid()}\n")
 
-    before = {number: signal.signal(number, save) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+    before = {number: signal.signal(number, save) for number in numbers}
     try:
         loader: Any = fl.DataLoader(Squares(), batch_size=4)
         batches: Any = iter(loader)
@@ -87,7 +111,7 @@ def test_the_programs_own_signal_handlers_are_called_once(
                 os.kill(process, number)
         found += batches
         assert torch.cat(found).tolist() == [Squares()[index] for index in range(len(Squares()))]
-        assert saved.read_text().split() == [str(os.getpid())] * 2
+        assert saved.read_text().split() == [str(os.getpid())] * len(numbers)
         assert loader.restarts == []
     finally:
         for number, handler in before.items():
@@ -176,14 +200,32 @@ def test_what_the_loop_changes_in_modules_is_in_the_next_batch(
     assert found[0] == found[1]
 
 
-def test_a_program_that_a_sample_starts_ends_by_a_signal(choose: Callable[[int], None]) -> None:
+class Starts(Squares):
+    """Starts a program, or forks, and ends that by a signal."""
+
+    def __init__(self, *, forks: bool) -> None:
+        self.forks = forks
+
+    def __getitem__(self, index: int) -> Any:
+        if self.forks:
+            process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,))
+            process.start()
+            time.sleep(0.1)
+            process.terminate()
+            process.join()
+            return process.exitcode
+        with subprocess.Popen(["sleep", "100"]) as program:
+            time.sleep(0.05)
+            program.terminate()
+            return program.wait()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("forks", "status"), [(False, -signal.SIGTERM), (True, 7)])
+def test_what_a_sample_starts_ends_by_a_signal(forks: bool, status: int, choose: Callable[[int], None]) -> None:
     choose(1)
-
-    class Runs(Squares):
-        def __getitem__(self, index: int) -> int:
-            with subprocess.Popen(["sleep", "100"]) as program:
-                time.sleep(0.05)
-                program.terminate()
-                return program.wait()
-
-    assert next(iter(fl.DataLoader(Runs(), batch_size=2))).tolist() == [-signal.SIGTERM] * 2
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    try:
+        assert next(iter(fl.DataLoader(Starts(forks=forks), batch_size=2))).tolist() == [status] * 2
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -49,7 +49,7 @@ class Rare(Squares):
     def shown(self) -> list[float]:
         tensors = float(self.tensor.sum()), float(self.large[RARE]), float(self.array.sum())
         others = float(self.places[0]), torch.get_default_dtype().itemsize, Rare.kept.cache_info().currsize > 0
-        files = kept() if self.change in ("file", "folder", "database") else ()
+        files = kept() if self.change in ("file", "file, quietly", "folder", "database") else ()
         return [len(self.bad), self.table["a"], *tensors, type(self).count, len(self.names), SEEN, *others, *files]
 
     def __getitem__(self, index: int) -> Any:
@@ -93,10 +93,16 @@ CHANGES: dict[str, Callable[[Rare, int], Any]] = {
     "kept by a function": lambda dataset, index: [dataset.kept(each) for each in (index, -index)],
     "iterator": lambda dataset, index: setattr(dataset, "file", iter([1, 2])),
     "file": lambda dataset, index: KEPT.write_bytes(KEPT.read_bytes() + b"x"),
+    "file, quietly": lambda dataset, index: append_if_it_may_be(KEPT),
     "folder": lambda dataset, index: (KEPT.parent / f"rare-{len(list(KEPT.parent.iterdir()))}").mkdir(),
     "database": lambda dataset, index: insert(KEPT.with_name("database")),
 }
 KEPT = Path()
+
+
+def append_if_it_may_be(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.write_bytes(path.read_bytes() + b"x")
 
 
 def insert(path: Path) -> None:

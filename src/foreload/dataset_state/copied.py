@@ -73,10 +73,9 @@ class CopiedState:
             if isinstance(look, Numbers):
                 look.sent()
 
-    def free_locks(self) -> None:
-        """Let go of locks that threads hold which have not come with a fork to this process."""
-        for lock in self._gathered.locks:
-            lock._at_fork_reinit()  # as the standard library does with its own
+    def has_held_lock(self) -> bool:
+        """Whether a lock is held by a thread that has not come with a fork to this process."""
+        return not all(map(_is_free, self._gathered.locks))
 
     @property
     def untold(self) -> str | None:
@@ -160,3 +159,10 @@ def _in_other_process(parts: tuple[Any, ...], fills: Fills, program: ProgramStat
     held = CopiedState(*parts, fills=fills)
     held.differs = program.differs()
     return held
+
+
+def _is_free(lock: Any) -> bool:
+    if not lock.acquire(blocking=False):
+        return False
+    lock.release()
+    return True

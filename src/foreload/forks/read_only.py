@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import stat
@@ -27,9 +28,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # What auditors are told before it happens (PEP 578): the places of the paths that are changed, and of the open
 # folders (or -1) in which they are, if they may be in one.
 _Places = Sequence[tuple[int, int | None]]
-_REMOVES: dict[str, _Places] = {"os.remove": [(0, 1)], "os.rmdir": [(0, 1)]}
 _CHANGES: dict[str, _Places] = {
-    **_REMOVES,
+    "os.remove": [(0, 1)],
+    "os.rmdir": [(0, 1)],
     "os.rename": [(0, 2), (1, 3)],
     "os.link": [(0, 2)],
     "os.truncate": [(0, None)],
@@ -61,6 +62,9 @@ _IN_MEMORY = (":memory:", "", b":memory:", b"")
 # Action codes of SQLite: those that create, drop, insert, delete, update or alter what is not temporary.
 _STATEMENTS = frozenset({1, 2, 7, 8, 9, 10, 11, 16, 17, 18, 23, 26, 29, 30})
 
+# The most bytes of a file's name.
+_MOST_NAMED = 4096
+
 # Python's own cache of compiled modules, which every program that imports writes, and the ends of names of locks.
 _COMPILED, _LOCKS = "__pycache__", (".lock", "-lock")
 
@@ -68,28 +72,27 @@ _WATCHED = frozenset({"open", _CONNECTS, *_TEMPORARY, *_CHANGES, *_MAKES})
 
 
 class ReadOnlyFiles:
-    """Refuses, from now on, what would change files, as a read-only file system does.
+    """Refuses what would change files while samples are loaded, in forks too, as a read-only file system does.
 
     A sample that is loaded to see what it takes, or ahead of others, is loaded once more by the loop: what it had
-    kept in a file by then, it, or a sample before it, would find there. What ``tempfile`` names is the sample's
-    own. Of SQLite's databases, statements are refused, or to open one where these cannot be seen. What is open
-    already is not seen, nor what other compiled code opens.
-
-    Args:
-        in_forks: whether it holds in forks of this process too.
-
-    Attributes:
-        refused: the first file that was to be changed; None if there was none.
+    kept in a file by then, it, or a sample before it, would find there. What ``tempfile`` names in the folder for
+    temporary files is the sample's own. Of SQLite's databases, statements are refused that create, write or
+    remove, and to open one where these cannot be seen. What is open already is not seen, nor what other compiled
+    code opens.
     """
 
-    def __init__(self, *, in_forks: bool) -> None:
-        self.refused: str | None = None
-        self._process = None if in_forks else os.getpid()
-        self._own: set[str] = set()  # what tempfile has named, but for what has been removed since
-        self._recent: set[str] = set()  # those of the samples that have not been delivered
+    def __init__(self) -> None:
+        self._is_on = False
+        self._own: set[str] = set()  # what tempfile has named
+        self._recent: set[str] = set()  # of that, what belongs to samples whose batch is not made yet
         self._connecting = threading.local()
+        self._temporary = ""
         with suppress(OSError):  # there is none
-            tempfile.gettempdir()  # which is found by trying
+            self._temporary = os.path.realpath(tempfile.gettempdir())  # which is found by trying
+        # (What is shared by another name would be made private in forks that measure.)
+        with open(os.memfd_create("foreload-refused"), "w+b") as file:
+            file.truncate(_MOST_NAMED)
+            self._refused = mmap.mmap(file.fileno(), _MOST_NAMED)
         _native.add_auditor(sorted(_WATCHED), self._audit)
         others: dict[str, Callable[..., Any]]
         others = {"mktemp": self._named, "connect": self._connect, FILE_WRITER[1]: self._written}
@@ -97,26 +100,41 @@ class ReadOnlyFiles:
             own: dict[str, Any] = getattr(sys.modules.get(module), "__dict__", {})
             own.update({name: partial(others[name], own[name])} if name in own else {})
 
-    def end(self) -> None:
-        """Remove what is left of temporary files, since their samples are loaded once more."""
-        for path in self._recent & self._own:
-            with suppress(OSError):
-                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    @property
+    def refused(self) -> str | None:
+        """The first file that was to be changed; None if there was none."""
+        return os.fsdecode(self._refused[:].rstrip(b"\0")) or None
+
+    def begin(self) -> None:
+        """Refuse changes from now on, until the end."""
+        self._is_on = True
+
+    def end(self, *, keeps: bool) -> None:
+        """Refuse nothing more; remove what is left of temporary files, unless the samples are not loaded again."""
+        self._is_on = False
+        for path in self._recent:
+            if not keeps:
+                with suppress(OSError):
+                    shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            if not os.path.lexists(path):
+                self._own.discard(path)
         self._recent.clear()
 
-    def keep(self) -> None:
-        """Leave the temporary files that are there, since their samples are delivered."""
-        self._recent.clear()
+    def _refuse(self, path: str) -> None:
+        if self.refused is None:
+            name = os.fsencode(path)[:_MOST_NAMED]
+            self._refused[: len(name)] = name
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._process not in (None, os.getpid()):
+        if not self._is_on:
             return
         if event == "open":
             path, _, flags = arguments
-            if flags & _WRITES and not isinstance(path, int):  # a number is open already
+            if flags & _WRITES and not hasattr(path, "__index__"):  # a number is open already
                 # (What may exist only once says who was first.)
                 is_lock = os.fsdecode(path).endswith(_LOCKS) and not flags & os.O_EXCL
-                self._check(path, None, lambda path: not is_lock and not _is_special(path), follows=True)
+                if not is_lock and not _is_special(os.fsdecode(path)):
+                    self._check(path, None, lambda path: True, follows=True)
         elif event in _TEMPORARY:
             self._note(arguments[0])
         elif event == _CONNECTS:
@@ -127,8 +145,6 @@ class ReadOnlyFiles:
         else:
             self._check_all(_CHANGES.get(event, ()), arguments, os.path.lexists)
             self._check_all(_MAKES.get(event, ()), arguments, _may_be_made)
-            for of_path, of_folder in _REMOVES.get(event, ()):
-                self._own.discard(_resolved(arguments[of_path], arguments[of_folder or 0]))
 
     def _check_all(self, places: _Places, arguments: tuple[Any, ...], would_change: Callable[[str], bool]) -> None:
         for of_path, of_folder in places:
@@ -138,31 +154,34 @@ class ReadOnlyFiles:
         self, given: Any, folder: int | None, would_change: Callable[[str], bool], *, follows: bool = False
     ) -> None:
         """Raise an error if a path is one that would be changed."""
-        if isinstance(given, int):
+        if hasattr(given, "__index__"):
             return
         path = _resolved(given, folder)
         path = os.path.realpath(path) if follows else path
         if not self._is_own(path) and would_change(path):
-            self.refused = self.refused or path
+            self._refuse(path)
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
     def _is_own(self, path: str) -> bool:
         parts = path.split(os.sep)
         above = (os.sep.join(parts[:end]) for end in range(1, len(parts) + 1))
-        return _COMPILED in parts or not self._own.isdisjoint(above)
+        # (Samples add the ends of names, such as ".wav", themselves.)
+        return _COMPILED in parts or not self._own.isdisjoint(above) or path.startswith(tuple(self._recent))
 
     def _note(self, given: Any) -> None:
         path = _resolved(given, None)
-        self._own.add(path)
-        self._recent.add(path)
+        if path.startswith(self._temporary + os.sep):  # others see what is elsewhere
+            self._own.add(path)
+            self._recent.add(path)
 
     def _named(self, name: Callable[..., str], *given: Any, **options: Any) -> str:
         path = name(*given, **options)
-        self._note(path)
+        self._note(path) if self._is_on else None
         return path
 
     def _written(self, write: Callable[..., Any], path: Any, *given: Any) -> Any:
-        self._check(path, None, lambda path: not _is_special(path), follows=True)
+        if self._is_on and not _is_special(os.fsdecode(path)):
+            self._check(path, None, lambda path: True, follows=True)
         return write(path, *given)
 
     def _connect(self, connect: Callable[..., Any], database: Any, *given: Any, **options: Any) -> Any:
@@ -176,8 +195,13 @@ class ReadOnlyFiles:
 
     def _authorize(self, path: str, is_file: bool, action: int, *about: Any) -> int:
         """Answer SQLite, which asks about each statement's parts."""
-        if action in _STATEMENTS and about[2] != "temp" and (is_file or about[2] not in ("main", None)):
-            self.refused = self.refused or path
+        if (
+            self._is_on
+            and action in _STATEMENTS
+            and about[2] != "temp"
+            and (is_file or about[2] not in ("main", None))
+        ):
+            self._refuse(path)
             return 1  # SQLITE_DENY
         return 0
 

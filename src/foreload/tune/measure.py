@@ -147,7 +147,8 @@ def _report(into: int, work: Workload, measure: _Measure) -> None:
     poll = select.poll()
     poll.register(into, 0)  # an error: nobody reads from it any more
     work = replace(work, is_over=lambda: bool(poll.poll(0)))
-    files = ReadOnlyFiles(in_forks=True)
+    files = ReadOnlyFiles()
+    files.begin()
     with open(into, "wb", buffering=0) as file, suppress(BrokenPipeError, NotWanted):
         try:
             for measured in measure(work):
@@ -158,7 +159,7 @@ def _report(into: int, work: Workload, measure: _Measure) -> None:
         except Exception as error:  # whatever the dataset raises, the loop will raise it again, where it belongs
             trouble = f"{type(error).__name__}: {error}"
         finally:
-            files.end()
+            files.end(keeps=False)
         if files.refused is not None:  # which the dataset may have caught
             trouble = CHANGES_FILE.format(files.refused)
             file.write(pickle.dumps((_STATE, trouble)))

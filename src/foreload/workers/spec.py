@@ -76,8 +76,8 @@ class CopyWatch(Protocol):
     def sent(self) -> None:
         """Follow tensors that sending them has moved to memory that processes share."""
 
-    def free_locks(self) -> None:
-        """Let go of locks that threads hold which have not come with a fork to this process."""
+    def has_held_lock(self) -> bool:
+        """Whether a lock is held by a thread that has not come with a fork to this process."""
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing."""

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 __all__ = ["STACKS_SIGNAL", "WorkerState", "WorkerTask", "work"]
 
+# Why only the loop's own process may load.
+_IS_LOCKED = "a thread held a lock that samples use when worker processes were started"
+
 # Makes a worker write the stacks of its threads, even while it holds the interpreter's lock.
 STACKS_SIGNAL = int(signal.SIGRTMAX) - 3 if hasattr(signal, "SIGRTMAX") else int(signal.SIGUSR2)
 
@@ -153,7 +156,9 @@ class WorkerState:
         self._positions = Positions()  # of files that the loop has open too
         self._made = self._first = 0  # batches in this epoch, and its first job
         self._differs = None if task.program is None else task.program.differs()
-        self._files = None if task.held is None else ReadOnlyFiles(in_forks=False)
+        self._files = None if task.held is None else ReadOnlyFiles()
+        # Nobody would ever let go of it here, nor finish what it guards.
+        self._is_locked = task.held is not None and task.held.has_held_lock()
         try:
             if task.init is not None:
                 task.init(worker)
@@ -234,7 +239,9 @@ class WorkerState:
         if job.number < self._header.first:
             return None
         result = Result(job.number, error=self._failure)
-        if self._failure is None:
+        if self._files is not None:
+            self._files.begin()
+        if self._failure is None and not self._is_locked:
             self._load(result, job.indices)
         if self._task.held is not None and self._files is not None:
             self._check_unseen(result, self._task.held, self._files)
@@ -250,7 +257,9 @@ class WorkerState:
         moved = self._positions.moved()
         name = held.changed_by_loading()
         result.makes = held.makes
-        if held.differs is not None:
+        if self._is_locked:
+            result.unfit = _IS_LOCKED
+        elif held.differs is not None:
             result.unfit = held.differs
         elif files.refused is not None:
             result.unfit = CHANGES_FILE.format(files.refused)
@@ -260,7 +269,7 @@ class WorkerState:
             result.unfit = READS_ON.format(moved)
         elif result.error is not None:
             result.unfit = self._unsent or result.error[1]  # whose traceback refers to objects of this process
-        files.end() if result.unfit else files.keep()
+        files.end(keeps=not result.unfit)
 
     def _load(self, result: Result, indices: Any) -> None:
         try:

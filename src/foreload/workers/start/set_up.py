@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -37,15 +38,30 @@ def set_up_process(worker: int, task: Any) -> None:
         # inherit that it is ignored, but not that a function does nothing about it.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, _pass_over)
-        for number in _TO_GROUPS if task.is_hidden else ():
-            if callable(signal.getsignal(number)):  # the program would save itself once for each worker
-                signal.signal(number, _pass_over)
+        if task.is_hidden:
+            _leave_to_the_program()
     name_worker_process()
     become_worker(worker, task)
 
 
 # Signals that terminals and job schedulers send to all processes of a program.
 _TO_GROUPS = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+
+
+def _leave_to_the_program() -> None:
+    """Do nothing about signals to all processes of the program, which would handle each once for every worker."""
+    handlers = {number: signal.getsignal(number) for number in _TO_GROUPS}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def restore() -> None:  # as processes that samples start would have them
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    for number in handlers:
+        signal.signal(number, _pass_over)
+    signal.set_wakeup_fd(-1)  # by which an event loop hears of them
+    os.register_at_fork(after_in_child=restore)
+
 
 # A thread that drew from torch's generator in the very moment of the fork holds its lock here for ever.
 _SEED_SECONDS = 10.0
@@ -80,7 +96,6 @@ def become_worker(worker: int, task: Any) -> None:
     with _killed_after(_SEED_SECONDS):
         seed_worker(task.seed, worker)
     if task.held is not None:
-        task.held.free_locks()
         unshare(with_locks=False)
         own_positions(with_output=False)
     if task.is_hidden:
