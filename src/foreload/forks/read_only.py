@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
 import os
 import shutil
@@ -121,6 +122,7 @@ class ReadOnlyFiles:
         self._recent.clear()
 
     def _refuse(self, path: str) -> None:
+        logging.raiseExceptions = False  # nothing of this is seen, but a log's handler would print it
         if self.refused is None:
             name = os.fsencode(path)[:_MOST_NAMED]
             self._refused[: len(name)] = name
@@ -170,7 +172,7 @@ class ReadOnlyFiles:
 
     def _note(self, given: Any) -> None:
         path = _resolved(given, None)
-        if path.startswith(self._temporary + os.sep):  # others see what is elsewhere
+        if os.path.dirname(path) == self._temporary:  # others see what is elsewhere
             self._own.add(path)
             self._recent.add(path)
 
