@@ -37,6 +37,8 @@ def _keep_temporary(path: Path) -> None:
 
 CHANGES: dict[str, Callable[[Path], Any]] = {
     "write": lambda folder: (folder / "new").write_text("new"),
+    "write, relative": lambda folder: (os.chdir(folder), Path("new").write_text("new")),
+    "save by torch, relative": lambda folder: (os.chdir(folder), torch.save(torch.ones(3), "new")),
     "append": lambda folder: (folder / "old").open("a"),
     "update": lambda folder: np.memmap(folder / "old", np.uint8, "r+"),
     "save": lambda folder: np.save(folder / "new", np.zeros(3)),

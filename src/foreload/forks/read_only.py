@@ -134,9 +134,8 @@ class ReadOnlyFiles:
             path, _, flags = arguments
             if flags & _WRITES and not hasattr(path, "__index__"):  # a number is open already
                 # (What may exist only once says who was first.)
-                is_lock = os.fsdecode(path).endswith(_LOCKS) and not flags & os.O_EXCL
-                if not is_lock and not _is_special(os.fsdecode(path)):
-                    self._check(path, None, lambda path: True, follows=True)
+                if flags & os.O_EXCL or not os.fsdecode(path).endswith(_LOCKS):
+                    self._check_written(path)
         elif event in _TEMPORARY:
             self._note(arguments[0])
         elif event == _CONNECTS:
@@ -152,14 +151,16 @@ class ReadOnlyFiles:
         for of_path, of_folder in places:
             self._check(arguments[of_path], None if of_folder is None else arguments[of_folder], would_change)
 
-    def _check(
-        self, given: Any, folder: int | None, would_change: Callable[[str], bool], *, follows: bool = False
-    ) -> None:
+    def _check_written(self, given: Any) -> None:
+        path = os.path.abspath(os.fsdecode(given))
+        if not _is_special(path):
+            self._check(os.path.realpath(path), None, lambda path: True)
+
+    def _check(self, given: Any, folder: int | None, would_change: Callable[[str], bool]) -> None:
         """Raise an error if a path is one that would be changed."""
         if hasattr(given, "__index__"):
             return
         path = _resolved(given, folder)
-        path = os.path.realpath(path) if follows else path
         if not self._is_own(path) and would_change(path):
             self._refuse(path)
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
@@ -182,8 +183,8 @@ class ReadOnlyFiles:
         return path
 
     def _written(self, write: Callable[..., Any], path: Any, *given: Any) -> Any:
-        if self._is_on and not _is_special(os.fsdecode(path)):
-            self._check(path, None, lambda path: True, follows=True)
+        if self._is_on:
+            self._check_written(path)
         return write(path, *given)
 
     def _connect(self, connect: Callable[..., Any], database: Any, *given: Any, **options: Any) -> Any:
@@ -197,12 +198,8 @@ class ReadOnlyFiles:
 
     def _authorize(self, path: str, is_file: bool, action: int, *about: Any) -> int:
         """Answer SQLite, which asks about each statement's parts."""
-        if (
-            self._is_on
-            and action in _STATEMENTS
-            and about[2] != "temp"
-            and (is_file or about[2] not in ("main", None))
-        ):
+        is_kept = about[2] != "temp" and (is_file or about[2] not in ("main", None))
+        if self._is_on and action in _STATEMENTS and is_kept:
             self._refuse(path)
             return 1  # SQLITE_DENY
         return 0
