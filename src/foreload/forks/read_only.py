@@ -132,10 +132,10 @@ class ReadOnlyFiles:
             return
         if event == "open":
             path, _, flags = arguments
-            if flags & _WRITES and not hasattr(path, "__index__"):  # a number is open already
-                # (What may exist only once says who was first.)
-                if flags & os.O_EXCL or not os.fsdecode(path).endswith(_LOCKS):
-                    self._check_written(path)
+            is_write = flags & _WRITES and not hasattr(path, "__index__")  # a number is open already
+            # (What may exist only once says who was first.)
+            if is_write and (flags & os.O_EXCL or not os.fsdecode(path).endswith(_LOCKS)):
+                self._check_written(path)
         elif event in _TEMPORARY:
             self._note(arguments[0])
         elif event == _CONNECTS:
