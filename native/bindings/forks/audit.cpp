@@ -46,5 +46,5 @@ void bind_audit(nb::module_& module) {
   module.def(
       "add_auditor", &add_auditor, nb::arg("events"), nb::arg("told"),
       "Call a function with the name and the arguments of each of some events that Python audits (PEP 578),\n"
-      "from now on; others cost next to nothing, which they do with sys.addaudithook().");
+      "from now on. All other events cost next to nothing, unlike with sys.addaudithook().");
 }

@@ -1,4 +1,4 @@
-"""A process whose Python code can change no file, such as a fork that only measures."""
+"""Files that a process may not change while it loads samples ahead of the loop, or only to measure."""
 
 from __future__ import annotations
 
