@@ -170,6 +170,7 @@ class Rows:
         fields: the tensors.
         count: their length.
         sources: native, over their memory, which :attr:`fields` keep.
+        are_tuples: whether samples are plain tuples.
 
     Args:
         data: the tensors, in the form of a sample.
@@ -200,6 +201,7 @@ class Rows:
         if len(set(lengths)) != 1:
             raise ValueError(f"the tensors in data must have one row per sample each; their lengths are {lengths}")
         self.count = lengths[0]
+        self.are_tuples = not self.single and self.names is None and container is None
         self._files: list[MappedFile | None] = [None] * len(fields)
         self._open()
 

@@ -253,7 +253,7 @@ class TensorAssembly:
         is_same: Callable[[], bool] = lambda: True,
     ) -> None:
         self._rows = rows
-        self._gather, self._is_single = rows.sources.gather, rows.single
+        self._gather, self._is_list = rows.sources.gather, rows.are_tuples
         self._count, self._likes, self._most = -1, list[torch.Tensor](), 0  # of the last batch
         self.collate = collate
         self._is_same = is_same
@@ -294,7 +294,8 @@ class TensorAssembly:
         outs = list(map(_empty_like, self._likes)) if is_small else self._allocate(self._likes)
         # As torch's own functions do, several threads copy what is large.
         self._gather(rows, list(map(_data_ptr, outs)), torch.get_num_threads())
-        return outs[0] if self._is_single else self._rows.pack(outs, batch=True)
+        # (A list of its parts is what a batch of tuples is.)
+        return outs if self._is_list else self._rows.pack(outs, batch=True)
 
     def _allocate(self, likes: list[torch.Tensor]) -> list[torch.Tensor]:
         return [

@@ -221,6 +221,7 @@ def _cut(
     parts: list[Indices] = []
     size = missing = bounds.look(sampler, 0)
     watched = None if drop_last else sampler  # whose size torch looks at for each batch
+    given = None if watched is None else watched.batch_size
     number = 0
     for block in blocks:
         start = 0
@@ -231,7 +232,10 @@ def _cut(
             number += 1
             yield np.concatenate([*parts, piece]) if parts else piece
             parts = []
-            size = missing = bounds.look(watched, number)
+            if watched is not None and watched.batch_size is not given:
+                given = watched.batch_size
+                size = bounds.look(watched, number)
+            missing = size
         if size == 0:
             return
         if start < len(block):
