@@ -172,7 +172,7 @@ LIMITED_API = {
     *("PyBUF_FORMAT", "PyBUF_ND", "PyBuffer_Release", "PyBytes_AsString", "PyBytes_Check", "PyBytes_Size"),
     *("PyBytes_FromStringAndSize", "PyDict_Contains", "PyDict_SetItem", "PyErr_CheckSignals", "PyErr_Clear"),
     *("PyDict_GetItemWithError", "PyDict_Next", "PyErr_Occurred", "PyList_GetItem", "PyObject_GetAttr"),
-    *("PyErr_ExceptionMatches", "PyExc_Exception"),
+    *("PyCapsule_GetPointer", "PyErr_ExceptionMatches", "PyExc_Exception", "PyTuple_GetItem", "PyTuple_Size"),
     *("PyErr_SetObject", "PyEval_RestoreThread", "PyEval_SaveThread", "PyGILState_Ensure", "PyGILState_Release"),
     *("PyGILState_STATE", "PyObject", "PyObject_GetBuffer", "PyObject_Repr", "PyObject_Size", "PyThreadState"),
     *("PyUnicode_Check", "PyUnicode_DecodeFSDefaultAndSize", "PyUnicode_EncodeFSDefault", "Py_TYPE", "Py_buffer"),

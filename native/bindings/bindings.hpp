@@ -39,6 +39,7 @@ void bind_spans(nb::module_& module);
 void bind_loop(nb::module_& module);
 void bind_pool(nb::module_& module);
 void bind_gather(nb::module_& module);
+void bind_tensors(nb::module_& module);
 void bind_plan(nb::module_& module);
 void bind_store(nb::module_& module);
 void bind_files(nb::module_& module);

@@ -29,6 +29,7 @@ NB_MODULE(_native, module) {
   bind_loop(module);
   bind_pool(module);
   bind_gather(module);
+  bind_tensors(module);
   bind_plan(module);
   bind_store(module);
   bind_files(module);

@@ -133,6 +133,11 @@ class RowSources:
 class GatherJob(Job):
     def __init__(self, sources: Sequence[Array], indices: Array, outs: Sequence[Array], grain: int) -> None: ...
 
+# tensors
+class TensorViews:
+    def __init__(self, functions: Any, kind: type, tensors: tuple[Any, ...]) -> None: ...
+    def are_of(self, tensors: Any) -> bool: ...
+
 # plan
 def compile_plan(
     accesses: Array,

@@ -96,9 +96,7 @@ def row_assembly(dataset: Any, spec: BatchOptions, buffers: BatchMemory) -> Asse
     rows = Rows(fields[0] if is_single else tuple(fields))
 
     def is_same() -> bool:
-        present, _ = fields_of(dataset)
-        are_plain = has_plain_tensors() and all(type(field) is torch.Tensor for field in present)
-        return are_plain and rows.are_of(present)
+        return has_plain_tensors() and rows.are_of(fields_of(dataset)[0])
 
     return _RowAssembly(rows, buffers, collate, is_same)
 

@@ -210,6 +210,11 @@ class Rows:
         self.sources = _native.RowSources(self.count, places)
         self._forms = [(field, field.data_ptr(), field.dtype, field.dtype.is_complex) for field in self.fields]
         self._likes: tuple[int, list[torch.Tensor], int] = -1, [], 0
+        # Torch 2.10 and later show tensors natively, where they are not conjugates that nobody has computed.
+        functions = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        is_shown = functions is not None and not any(field.dtype.is_complex for field in self.fields)
+        fields = tuple(self.fields)
+        self._views = _native.TensorViews(functions, torch.Tensor, fields) if is_shown else None
 
     def hold(self, *, share: bool, move: Sequence[bool], pin: bool | None) -> None:
         """Put the tensors where they stay.
@@ -247,13 +252,16 @@ class Rows:
 
     def are_of(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these are still the rows of tensors, which may have been changed in place or replaced since."""
+        if self._views is not None and self._views.are_of(tensors):
+            return True
         if len(tensors) != len(self._forms):
             return False
         # Written out, since it runs before each batch.
         try:
             for tensor, (field, place, dtype, is_complex) in zip(tensors, self._forms):  # noqa: B905
                 if (
-                    not tensor.is_set_to(field)  # in the same storage, of the same shape and strides
+                    type(tensor) not in _PLAIN
+                    or not tensor.is_set_to(field)  # in the same storage, of the same shape and strides
                     or tensor.data_ptr() != place
                     or tensor.dtype is not dtype
                     or tensor.requires_grad
