@@ -54,3 +54,4 @@ void bind_packing(nb::module_& module);
 void bind_twisters(nb::module_& module);
 void bind_audit(nb::module_& module);
 void bind_references(nb::module_& module);
+void bind_writes(nb::module_& module);

@@ -44,4 +44,5 @@ NB_MODULE(_native, module) {
   bind_twisters(module);
   bind_audit(module);
   bind_references(module);
+  bind_writes(module);
 }

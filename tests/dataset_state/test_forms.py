@@ -51,7 +51,7 @@ def test_asking_for_gradients_warns_of_nothing() -> None:
 
 
 def test_arrays_beyond_a_number_of_bytes_are_compared_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered, "Room", lambda: Room(3 * 80_000))
+    monkeypatch.setattr(gathered, "Room", lambda: Room(3 * 80_000, watched=0))
     arrays = [np.zeros(10_000) for _ in range(5)]
     # What is not copied takes nothing of it.
     large, spread = np.zeros(1 << 22), np.broadcast_to(np.zeros(1), (1 << 22,))

@@ -73,6 +73,12 @@ class CopiedState:
             if isinstance(look, Numbers):
                 look.sent()
 
+    def begin(self) -> None:
+        """Begin to look in a process that has been forked since this was made."""
+        for look in self._looks:
+            if isinstance(look, Numbers):
+                look.begin()
+
     def has_held_lock(self) -> bool:
         """Whether a lock is held by a thread that has not come with a fork to this process."""
         return not all(map(_is_free, self._gathered.locks))

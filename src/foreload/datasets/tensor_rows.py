@@ -311,7 +311,8 @@ class Rows:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is native; a process that is being spawned maps files itself."""
-        state = {name: value for name, value in vars(self).items() if name not in ("sources", "_forms", "_likes")}
+        left_out = ("sources", "_forms", "_likes", "_views")
+        state = {name: value for name, value in vars(self).items() if name not in left_out}
         if get_spawning_popen() is None:
             fields = [_Pickled.of(field) if field.dtype in _UNREADABLE else field for field in self.fields]
             return {**state, "_files": [None] * len(self.fields), "fields": fields}

@@ -76,6 +76,9 @@ class CopyWatch(Protocol):
     def sent(self) -> None:
         """Follow tensors that sending them has moved to memory that processes share."""
 
+    def begin(self) -> None:
+        """Begin to look in a process that has been forked since this was made."""
+
     def has_held_lock(self) -> bool:
         """Whether a lock is held by a thread that has not come with a fork to this process."""
 

@@ -157,6 +157,8 @@ class WorkerState:
         self._made = self._first = 0  # batches in this epoch, and its first job
         self._differs = None if task.program is None else task.program.differs()
         self._files = None if task.held is None else ReadOnlyFiles()
+        if task.held is not None:
+            task.held.begin()
         # Nobody would ever let go of it here, nor finish what it guards.
         self._is_locked = task.held is not None and task.held.has_held_lock()
         try:
