@@ -30,7 +30,7 @@ from common import Record
 from foreload import _native
 from foreload.batch.samples import SampleAssembly
 from foreload.epochs import base, inline, processes, threads
-from foreload.loader import DataLoader
+from foreload.record.recorder import Recorder
 from foreload.record.spans import Lane
 from foreload.workers.threads import ThreadPool
 
@@ -138,13 +138,14 @@ class _Watch:
         self.loop = _native.Loop(self.lane.native)
         self.lock = None
 
-    def make_ready(self, ready: list[Any], batches: int) -> None: ...
+    def begun(self, epoch: Any) -> None: ...
     def end(self) -> None: ...
 
 
 # What records, and what is there in its place.
 _LINES = [
-    (r"^ *self\._(order_)?loop\.(mark_requested|mark|ordered|gathered|mark_delivered)\(.*\)$", ""),
+    (r"^ *(self\._(order_)?)?loop\.(mark_requested|mark|ordered|gathered|mark_delivered)\(.*\)$", ""),
+    (r"super\(\)", "super(type(self), self)"),  # outside of its class
     (r"^ *self\._watch\..*$", ""),
     (r"self\._samples_of\(indices\)|count\(indices\)", "0"),
     (r"self\.source\(\)", "self._dataset"),
@@ -162,15 +163,15 @@ class Quiet:
             (ThreadPool, "_work", _work),
             (ThreadPool, "_start", _without(ThreadPool._start, [(r"self\._spans\.take\(.*\)", "[_NOBODY]")])),
             (ThreadPool, "close", _without(ThreadPool.close, [(r"(?s)self\._spans\.give_back\(.*\)", "pass")])),
-            (DataLoader, "_get_iterator", lambda loader: loader._fl_begin_epoch(watch)),
+            (Recorder, "begin", lambda recorder: watch),
             *(
                 (owner, name, _without(vars(owner)[name], _LINES))
                 for owner, name in (
-                    (base.Epoch, "__next__"),
+                    (base.Epoch, "_deliver"),
                     (base.Epoch, "_draw"),
                     (inline.InlineEpoch, "_next"),
+                    (inline.GatherEpoch, "_deliver"),
                     (inline.GatherEpoch, "_gather"),
-                    (inline.GatherEpoch, "_indices"),
                     (threads.ThreadEpoch, "_next"),
                     (threads.ThreadEpoch, "_fill"),
                     (processes.ProcessEpoch, "_ask"),

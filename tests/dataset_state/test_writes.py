@@ -16,19 +16,22 @@ from hypothesis import strategies as st
 
 from foreload import _native
 from foreload.dataset_state.copied import CopiedState
+from foreload.dataset_state.looks.numbers import Numbers, Room
 from foreload.dataset_state.looks.writes import Unwritten
+from tests.writes import needs_writes
 
 LARGE = 3 << 23  # bytes, which are not copied to be compared with
 
 
-def tells() -> bool:
-    memory = np.zeros(1 << 20, np.uint8)
-    return _native.watch_writes(memory.__array_interface__["data"][0], memory.nbytes) is not None
-
-
-needs_system = pytest.mark.skipif(
-    not tells(), reason="this system does not tell of writes (Linux 6.11 and later do)"
-)
+def is_true_in_fork(check: Callable[[], bool]) -> bool:
+    child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
 
 
 class Holder:
@@ -48,7 +51,7 @@ ARRAYS: dict[str, Callable[[], Any]] = {
 }
 
 
-@needs_system
+@needs_writes
 @pytest.mark.parametrize("name", ARRAYS)
 @settings(max_examples=15, deadline=None)
 @given(place=st.floats(0, 1))
@@ -63,7 +66,7 @@ def test_a_write_anywhere_is_seen(name: str, place: float) -> None:
     assert held.changed() == "value"  # also if nothing more is written
 
 
-@needs_system
+@needs_writes
 def test_what_is_written_as_it_was_has_not_changed() -> None:
     value = np.arange(1 << 20)
     held = CopiedState(Holder(value))
@@ -77,7 +80,7 @@ def test_what_is_written_as_it_was_has_not_changed() -> None:
     assert held.changed() == "value"
 
 
-@needs_system
+@needs_writes
 def test_two_that_look_at_the_same_memory_both_see_a_write() -> None:
     value = np.zeros(LARGE, np.uint8)
     first, second = CopiedState(Holder(value)), CopiedState(Holder(value[100_000:]))
@@ -91,7 +94,7 @@ def test_two_that_look_at_the_same_memory_both_see_a_write() -> None:
     assert third.changed() == "value"
 
 
-@needs_system
+@needs_writes
 def test_what_the_system_writes_is_seen(tmp_path: Any) -> None:
     (tmp_path / "file").write_bytes(b"some bytes")
     value = np.zeros(LARGE, np.uint8)
@@ -101,17 +104,18 @@ def test_what_the_system_writes_is_seen(tmp_path: Any) -> None:
     assert held.changed() == "value"
 
 
-@needs_system
+@needs_writes
 def test_each_process_sees_its_own_writes() -> None:
     value = np.zeros(LARGE, np.uint8)
     held = CopiedState(Holder(value))
-    child = os.fork()
-    if child == 0:
+
+    def in_fork() -> bool:
         held.begin()
         is_right = held.changed() is None
         value[LARGE // 3 + 1] = 1
-        os._exit(0 if is_right and held.changed() == "value" else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        return is_right and held.changed() == "value"
+
+    assert is_true_in_fork(in_fork)
     assert held.changed() is None
     value[LARGE // 3 + 2] = 1
     assert held.changed() == "value"
@@ -132,3 +136,64 @@ def test_without_the_system_it_is_compared(shared: bool, monkeypatch: pytest.Mon
     assert not is_same()
     value[54_321] = 0
     assert is_same()
+
+
+@needs_writes
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_comparison_that_is_interrupted_is_made_again(is_whole: bool) -> None:
+    value = np.zeros(1 << 20, np.uint8)
+    interrupts: list[type[BaseException]] = [KeyboardInterrupt]
+
+    def compare() -> bool:
+        if interrupts:
+            raise interrupts.pop()
+        return not value.any()
+
+    is_same = Unwritten(value, lambda: compare, is_whole=is_whole)
+    value[4_321] = 1
+    if is_whole:
+        with pytest.raises(KeyboardInterrupt):
+            is_same()
+    assert not is_same()
+
+
+@needs_writes
+def test_memory_that_is_given_back_to_the_system_has_changed() -> None:
+    memory = mmap.mmap(-1, LARGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    value = np.frombuffer(memory, np.uint8)
+    value[:] = 1
+    held = CopiedState(Holder(value))
+    assert held.changed() is None
+    memory.madvise(mmap.MADV_DONTNEED, 1 << 22, 1 << 20)  # zeros, from then on
+    assert held.changed() == "value"
+
+
+@needs_writes
+def test_what_is_looked_at_anew_is_compared_with_what_it_is_then() -> None:
+    value = torch.zeros(LARGE // 4)
+    room = Room()
+    look, left = Numbers("value", value, room), (room.left, room.watched)
+    value.numpy()[1_234_567] = 1
+    assert look.changed() == "value"
+    look.renew()
+    assert look.changed() is None
+    assert (room.left, room.watched) == left
+    value.share_memory_()
+    look.sent()  # other processes may write to it now
+    assert look.changed() is None
+    assert room.watched == left[1] == Room().watched - 4 * len(value)
+
+
+@needs_writes
+def test_files_that_somebody_has_closed_are_not_needed() -> None:
+    value = np.zeros(1 << 20, np.uint8)
+    is_same = Unwritten(value, lambda: lambda: not value.any(), is_whole=True)
+
+    def in_fork() -> bool:
+        is_same.begin()
+        os.closerange(3, 1 << 16)
+        is_right = is_same()
+        value[77_777] = 1
+        return is_right and not is_same()
+
+    assert is_true_in_fork(in_fork)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import TensorDataset
 
 import foreload as fl
+from foreload import _native
 from foreload.datasets.tensor_rows import Rows
 
 COUNT, BATCH = 12, 4
@@ -110,6 +111,36 @@ def test_the_native_look_tells_what_the_one_in_python_tells(change: str, monkeyp
         except AttributeError:  # what is no tensor has no such methods
             return False
 
+    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        dataset = make()
+        views = _native.TensorViews(torch.Tensor.__dlpack_c_exchange_api__, torch.Tensor, dataset.tensors)
+        assert views.are_of(dataset.tensors)
+        CHANGES[change](dataset)
+        assert views.are_of(dataset.tensors) == (change in ("nothing", "in place", "an alias"))
     native = told()
     monkeypatch.delattr(torch.Tensor, "__dlpack_c_exchange_api__", raising=False)  # as before torch 2.10
     assert told() == native
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    def __init__(self) -> None:
+        self.x, self.y = make().tensors
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index], self.y[index]
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch before 2.10")
+@pytest.mark.parametrize("dataset", [make(), Pairs(), torch.arange(12.0)])
+def test_rows_are_looked_at_natively(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_python(*_: Any) -> Any:
+        raise AssertionError("a slower look")
+
+    expected = list(TorchDataLoader(dataset, batch_size=5))
+    loader = fl.DataLoader(dataset, batch_size=5, num_workers=0)
+    assert is_equal(list(loader), expected)
+    monkeypatch.setattr(torch.Tensor, "is_set_to", in_python)
+    assert is_equal(list(loader), expected)

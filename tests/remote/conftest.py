@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,3 +67,22 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
     return write_shard(tmp_path / "a.tar", contents(1, SIZES))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("certificate") / "cert.pem"
+    made = f"req -x509 -newkey rsa:2048 -nodes -keyout {path.with_name('key.pem')} -out {path} -days 2"
+    named = "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE"
+    subprocess.run(["openssl", *made.split(), *named.split()], check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def encrypted(serve: Callable[[Path], Server], folder: Path, certificate: Path) -> Server:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
+    server = serve(folder)
+    # Handshakes are made by the threads of the connections, so that a failed one is not the server's.
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    return server

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,25 +164,6 @@ def test_credentials_that_expire_in_the_middle(reader: str, folder: Path, serve:
     with pytest.raises(PermissionError, match=r"expired.*s-\d\.tar"):
         list(samples)
     assert len(server.asked) == 1
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("certificate") / "cert.pem"
-    made = f"req -x509 -newkey rsa:2048 -nodes -keyout {path.with_name('key.pem')} -out {path} -days 2"
-    named = "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE"
-    subprocess.run(["openssl", *made.split(), *named.split()], check=True, capture_output=True)
-    return path
-
-
-@pytest.fixture
-def encrypted(serve: Any, folder: Path, certificate: Path) -> Server:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, certificate.with_name("key.pem"))
-    server: Server = serve(folder)
-    # Handshakes are made by the threads of the connections, so that a failed one is not the server's.
-    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    return server
 
 
 @both

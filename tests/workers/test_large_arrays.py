@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 import foreload as fl
-from tests.dataset_state.test_writes import needs_system
+from tests.writes import needs_writes
 
 ROWS, WIDTH = 3072, 8192  # 24 MiB
 
@@ -57,7 +57,7 @@ def by_torch(dataset: Images, number: int) -> None:
         torch.from_numpy(dataset.rows)[150:, 1_234] = 5
 
 
-@needs_system
+@needs_writes
 @pytest.mark.parametrize("change", [nothing, in_the_middle, by_torch])
 @pytest.mark.parametrize("count", [0, 2])
 def test_what_the_loop_writes_is_in_the_next_batch(
@@ -68,7 +68,7 @@ def test_what_the_loop_writes_is_in_the_next_batch(
     assert sums(fl.DataLoader, change) == expected
 
 
-@needs_system
+@needs_writes
 def test_what_a_sample_writes_is_in_all_later_ones(choose: Callable[..., None]) -> None:
     expected = sums(TorchDataLoader, nothing, rare=29)
     choose(2)

@@ -103,7 +103,6 @@ void bind_tensors(nb::module_& module) {
       .def(nb::init<const nb::object&, nb::type_object, const nb::tuple&>(), nb::arg("functions"),
            nb::arg("kind"), nb::arg("tensors"))
       .def("are_of", &TensorViews::are_of, nb::arg("tensors"),
-           "Whether this is a tuple of tensors of the class with the same views, none of which has a "
-           "gradient; "
-           "False too if that cannot be seen.");
+           "Whether this is a tuple of tensors of the class with the same views, none of which requires a "
+           "gradient; False too if that cannot be seen.");
 }

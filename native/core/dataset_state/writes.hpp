@@ -26,8 +26,10 @@ class WriteWatch {
   WriteWatch(const WriteWatch&) = delete;
   WriteWatch& operator=(const WriteWatch&) = delete;
 
-  // Tells what has been seen since the last look. In a process that was forked since then, the first look
-  // begins anew, and what was before it is unknown.
+  // Tells what has been seen since the last look: writes by code of this process and by the system, but not
+  // what a device, or io_uring, writes to memory that is registered with it. In a process that was forked
+  // since then, the first look begins anew, and what was before it is unknown. Of memory that has been
+  // unmapped, it sees nothing.
   Seen look();
   // The pages: from the first byte to the one after the last.
   uintptr_t begin() const;

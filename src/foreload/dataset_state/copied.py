@@ -22,7 +22,8 @@ class CopiedState:
     """The values that samples are made from: a dataset's attributes, and what its containers, tensors and arrays
     hold; the global variables and attributes of classes that its code uses.
 
-    Each batch can be preceded by a look at them, so large arrays are not compared as a whole.
+    Each batch can be preceded by a look at them, so large arrays are compared only if they are written to, or
+    in part where the system does not tell.
 
     Args:
         parts: the dataset, and what is applied to its samples.

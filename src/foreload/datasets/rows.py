@@ -162,7 +162,7 @@ def fields_of(dataset: Any) -> tuple[Sequence[Any], bool]:
     own = optional(dataset, "__dict__") or {}
     if "__getitems__" in own or not all(name in own and not hasattr(kind, name) for name in code.co_names):
         return (), False  # properties, or whatever else runs code
-    return [own[name] for name in code.co_names], form in (_one, _one_named)
+    return tuple(own[name] for name in code.co_names), form in (_one, _one_named)
 
 
 # The methods that are recognised, by their bytecode: it has no names, and anything else that a method does

@@ -226,6 +226,7 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not tensor.requires_grad
         and not tensor.is_quantized
+        and not tensor.is_neg()
     )
 
 

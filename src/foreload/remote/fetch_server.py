@@ -26,6 +26,7 @@ from obstore.store import HTTPStore, from_url
 
 from foreload.remote.answers import FINAL, check_answer, describe, status_of, tag_of
 from foreload.remote.busy import BUSY, BusyServer
+from foreload.remote.connections import Connections
 from foreload.remote.patience import PATIENCE, Patience
 
 __all__ = ["serve"]
@@ -59,6 +60,7 @@ class Server:
         self._options: dict[str, Any] = {}
         self._patience = PATIENCE
         self._stores: dict[str, Any] = {}
+        self._connections = Connections()
         self._slots = asyncio.Semaphore(MOST)
         self._heard: dict[str, float] = {}  # when each server sent something last
         self._silent: set[str] = set()  # servers that were given up, and have not sent anything since
@@ -161,6 +163,11 @@ class Server:
         silence = None if given else self._patience.silence
 
         async def get(store: Any, path: str, heard: Callable[[], float]) -> None:
+            # (What the options of the library mean, it knows itself.)
+            if not self._options and await self._connections.get(
+                url, version, start, memoryview(target), self._patience, heard
+            ):
+                return
             found = await obstore.get_async(store, path, options=options)
             check_answer(url, found, version)
             filled = 0

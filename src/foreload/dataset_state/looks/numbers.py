@@ -65,9 +65,11 @@ class Numbers:
         self._form, self._grad = _form_of(self._value), _grad_of(self._value)
         self._before = _whose_memory(self._value)
         room, (copied, watched) = self._room, self._taken
-        room.left, room.watched = left = room.left + copied, room.watched + watched
+        room.left += copied
+        room.watched += watched
+        left, unwatched = room.left, room.watched
         self._are_same = list(numbers_of(self._value, room))
-        self._taken = left[0] - room.left, left[1] - room.watched
+        self._taken = left - room.left, unwatched - room.watched
 
     def begin(self) -> None:
         """Begin to look in a process that has been forked since."""
@@ -162,16 +164,23 @@ def numbers_of(value: Any, room: Room) -> Iterator[IsSame]:
     if not in_file and not numbers.flags.c_contiguous:
         numbers = numbers.transpose(np.argsort(numbers.strides)[::-1])
     flat = numbers.reshape(-1).view(np.uint8) if numbers.flags.c_contiguous else None
+    may_watch = not in_file and numbers.nbytes >= MIN_WATCHED_BYTES and not _is_page_locked(value)
     if is_whole:
-        yield _all_of(numbers, flat)
+        yield _all_of(numbers, flat, may_watch=may_watch)
         return
-    is_watched = flat is not None and not in_file and MIN_WATCHED_BYTES <= numbers.nbytes <= room.watched
+    is_watched = flat is not None and may_watch and numbers.nbytes <= room.watched
     room.watched -= numbers.nbytes if is_watched else 0
     some = partial(_some_of, numbers, _MOST_IN_FILE if in_file else _MOST_PLACES)
     yield some() if flat is None or not is_watched else Unwritten(flat, some, is_whole=False)
 
 
-def _all_of(numbers: Array, flat: Array | None) -> IsSame:
+def _is_page_locked(value: Any) -> bool:
+    """Whether a GPU may write to the memory of a tensor, which the system would not see."""
+    uses_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return uses_cuda and isinstance(value, torch.Tensor) and value.is_pinned()
+
+
+def _all_of(numbers: Array, flat: Array | None, *, may_watch: bool) -> IsSame:
     if flat is None:
         apart = numbers.tobytes()
         return lambda: bool(numbers.tobytes() == apart)
@@ -179,7 +188,7 @@ def _all_of(numbers: Array, flat: Array | None) -> IsSame:
         before = flat.tobytes()
         return lambda: bool(flat.tobytes() == before)
     compared = partial(_words_of, flat)
-    return compared() if flat.size < MIN_WATCHED_BYTES else Unwritten(flat, compared, is_whole=True)
+    return Unwritten(flat, compared, is_whole=True) if may_watch else compared()
 
 
 def _some_of(numbers: Array, most: int) -> IsSame:

@@ -45,14 +45,13 @@ class Unwritten:
             self._watch.look()
 
     def __call__(self) -> bool:
+        was_same, self._is_same = self._is_same, False  # in case that it is interrupted
         is_written = self._is_written()
-        if is_written is False and self._is_same:
-            return True
         if self._is_whole:
-            self._is_same = self._compare()
-            return self._is_same
-        self._is_same = self._is_same and not is_written
-        return self._is_same and self._compare()
+            self._is_same = (was_same and is_written is False) or self._compare()
+        else:
+            self._is_same = was_same and not is_written and self._compare()
+        return self._is_same
 
     def _is_written(self) -> bool | None:
         """Whether it has been written to since the last look; None: nobody knows."""
