@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import random
@@ -62,7 +63,8 @@ def kills(wanted: int, epochs: int) -> tuple[int, int, bool]:
                     os.kill(process.pid, signal.SIGKILL)
                 done += 1
         good += seen == expected
-        del iterator, loader
+        del iterator, loader, batch  # which is in a slot
+        gc.collect()
         before = left() if before is None else before
     return done, good, left() == before
 
