@@ -185,6 +185,22 @@ def test_what_is_looked_at_anew_is_compared_with_what_it_is_then() -> None:
 
 
 @needs_writes
+def test_what_was_written_before_a_fork_began_to_look_is_compared() -> None:
+    value = np.zeros(1 << 20, np.uint8)
+    is_same = Unwritten(value, lambda: lambda: not value.any(), is_whole=True)
+
+    def in_fork() -> bool:
+        value[55_555] = 1
+        is_same.begin()
+        return not is_same()
+
+    assert is_true_in_fork(in_fork)
+    assert is_same()
+    is_same.begin()
+    assert is_same()
+
+
+@needs_writes
 def test_files_that_somebody_has_closed_are_not_needed() -> None:
     value = np.zeros(1 << 20, np.uint8)
     is_same = Unwritten(value, lambda: lambda: not value.any(), is_whole=True)

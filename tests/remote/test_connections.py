@@ -146,6 +146,15 @@ def test_connections_that_the_server_closes_are_made_anew(head: bytes, pieces: C
         HEAD.replace(b"ETag", b"Long: " + b"x" * 20_000 + b"\r\nETag") + BODY,
         HEAD.replace(b"ETag", b"Last-Modified: yesterday\r\nETag") + BODY,
         b"220 hello\r\n\r\n",
+        (HEAD + BODY).replace(b"\r\n", b"\n"),
+        HEAD.replace(b"ETag", b"Content-Encoding: gzip\r\nContent-Encoding: identity\r\nETag") + BODY,
+        HEAD.replace(b"ETag", b"Content-Length: 12\r\nETag") + BODY,
+        HEAD.replace(b"content-length:10", b"content-length: 10, 10") + BODY,
+        HEAD.replace(b"content-length:10", b"content-length: +10") + BODY,
+        HEAD.replace(b"content-length:10", b"content-length :10") + BODY,
+        HEAD.replace(b"ETag", b" folded\r\nETag") + BODY,
+        HEAD.replace(b"ETag", b"Last-Modified: Sun, 06 Nov 1994 08:49:37 +0100\r\nETag") + BODY,
+        HEAD.replace(b"ETag", b"Last-Modified: Sun, 99 Nov 1994 08:49:37 GMT\r\nETag") + BODY,
     ],
 )
 def test_the_library_is_asked_what_is_not_plain(answer: bytes, pieces: Callable[..., Pieces]) -> None:
@@ -189,7 +198,23 @@ def test_the_version_is_asked_for(pieces: Callable[..., Pieces]) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://me:secret@127.0.0.1:1/a", "http://127.0.0.1:1/a?b", "http://127.0.0.1:1/ä", "s3://bucket/a"]
+    "url",
+    [
+        *("http://me:secret@127.0.0.1:1/a", "http://127.0.0.1:1/a?b", "http://127.0.0.1:1/ä", "s3://bucket/a"),
+        *(
+            "http://127.0.0.1:99999/a",
+            "http://127.0.0.1:1/a%2Fb",
+            "http://127.0.0.1:1//a",
+            "http://127.0.0.1:1/a/",
+        ),
+        *(
+            "http://127.0.0.1:1/a/../b",
+            "http://127.0.0.1:1/./b",
+            "http://127.0.0.1:1",
+            "http://127.0.0.1:1/50%.tar",
+        ),
+        *("http://a..b/a", f"http://{'x' * 70}.invalid/a"),
+    ],
 )
 def test_what_is_no_plain_address_is_left_to_the_library(url: str) -> None:
     assert read(url, (0, 1)) == [None]
@@ -207,6 +232,46 @@ def test_a_server_that_cannot_be_reached_is_the_librarys() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert read(f"http://127.0.0.1:{port}/a", (0, 1), (0, 1)) == [None, None]
+
+
+def test_it_is_asked_again_once_it_can_be_reached(file: Path, serve: Serve) -> None:
+    server = serve(file)
+
+    async def all_of() -> list[bool]:
+        own, loop = Connections(), asyncio.get_running_loop()
+        found, urls = list[bool](), [server.url("a.bin")] * 2
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        urls[:0] = [f"http://127.0.0.1:{port}/a.bin"] * 6
+        for url in urls:
+            if port and url == server.url("a.bin"):  # the same server, as it were, back again
+                own._servers[f"http://127.0.0.1:{server.server_port}"] = own._servers[f"http://127.0.0.1:{port}"]
+                own._servers[f"http://127.0.0.1:{port}"].port = server.server_port  # type: ignore[union-attr]
+                port = 0
+            found.append(await own.get(url, None, 0, memoryview(bytearray(3)), SHORT, loop.time))
+        return found
+
+    assert asyncio.run(all_of()) == [False] * 6 + [True] * 2
+
+
+def test_idle_connections_are_closed(file: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "_MOST_IDLE", 7)
+    server = serve(file)
+
+    async def counted() -> tuple[int, int, bool]:
+        own, loop = Connections(), asyncio.get_running_loop()
+
+        async def get() -> bool:
+            return await own.get(server.url("a.bin"), None, 0, memoryview(bytearray(3)), SHORT, loop.time)
+
+        assert all(await asyncio.gather(*(get() for _ in range(20))))
+        idle = len(own._idle)
+        while own._idle:
+            await asyncio.sleep(0.01)
+        return idle, len(own._servers[server.url("a.bin")[:-6]].idle), await get()  # type: ignore[union-attr]
+
+    assert asyncio.run(counted()) == (7, 0, True)
 
 
 def test_nothing_is_written_after_a_request_was_given_up(pieces: Callable[..., Pieces]) -> None:

@@ -17,6 +17,7 @@ import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -68,12 +69,13 @@ class Server:
         self._jobs: set[asyncio.Task[None]] = set()
         self._maps: dict[int, mmap.mmap] = {}
         self._turn = asyncio.Lock()  # to send an answer
+        self._messages = ThreadPoolExecutor(2)  # the loop's own may wait for names of servers
 
     async def serve(self) -> None:
         """Answer requests until the other end is closed."""
         loop = asyncio.get_running_loop()
         while True:
-            received = await loop.run_in_executor(None, self._receive)
+            received = await loop.run_in_executor(self._messages, self._receive)
             if received is None:
                 os._exit(0)  # there is no one left to send results to
             request, memory = received
@@ -118,7 +120,7 @@ class Server:
         body = json.dumps(answer).encode()
         async with self._turn:
             await asyncio.get_running_loop().run_in_executor(
-                None, self._connection.sendall, LENGTH.pack(len(body)) + body
+                self._messages, self._connection.sendall, LENGTH.pack(len(body)) + body
             )
 
     async def _ranges(self, ranges: list[list[Any]], versions: dict[str, Any], memory: mmap.mmap) -> list[Any]:
@@ -132,7 +134,9 @@ class Server:
             target = memoryview(memory)[ranges[numbers[0]][3] :][:length] if alone else bytearray(length)
             try:
                 await self._get(url, versions.get(url), start, target)
-            except Exception as error:
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # a panic of the library, too: others still write to the memory
                 described = describe(error)
                 if described[0] == "short" and not alone:
                     await asyncio.gather(*(several(url, [number]) for number in numbers))

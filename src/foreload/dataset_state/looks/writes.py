@@ -40,9 +40,10 @@ class Unwritten:
         self._compare = compared()  # last: another thread may write to it meanwhile
 
     def begin(self) -> None:
-        """Begin to watch in a process that has been forked since."""
+        """Begin to watch in a process that has been forked since; what was written before that is compared."""
         if self._watch is not None:
             self._watch.look()
+            self._is_same = self._is_same and not self._is_whole
 
     def __call__(self) -> bool:
         was_same, self._is_same = self._is_same, False  # in case that it is interrupted
