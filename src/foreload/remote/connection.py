@@ -13,7 +13,7 @@ __all__ = ["Connection", "Unusual"]
 
 _HEAD_BYTES = 1 << 14
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})\b")
-_FIELD = re.compile(rb"([\w!#$%&'*+.^`|~-]+):[ \t]*(.*?)[ \t]*", re.ASCII)
+_FIELD = re.compile(rb"([\w!#$%&'*+.^`|~-]+):(.*)", re.ASCII)
 _USED = {b"connection", b"content-encoding", b"content-length", b"content-range", b"etag", b"last-modified"}
 
 
@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
             name = field[1].lower()
             if name in _USED and name in headers:
                 raise Unusual
-            headers[name] = field[2]
+            headers[name] = field[2].strip(b" \t")
         self._check(headers)
         come = self._filled - end - 4
         if come > len(self._target):

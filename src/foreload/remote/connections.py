@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from http.client import responses
 from types import SimpleNamespace
 from typing import Any
@@ -197,13 +198,9 @@ def _check(url: str, headers: dict[bytes, bytes], version: list[Any] | None, sta
     if status != 206 or found is None or b"transfer-encoding" in headers:
         raise Unusual
     first, last, size = map(int, found.groups())
-    modified, sent = headers.get(b"last-modified"), headers.get(b"content-length", b"")
-    if (modified is not None and not _DATE.fullmatch(modified)) or not sent.isdigit():
+    sent, when = headers.get(b"content-length", b""), _time_of(headers.get(b"last-modified"))
+    if not sent.isdigit() or when is None:
         raise Unusual
-    try:
-        when = _NEVER if modified is None else parsedate_to_datetime(modified.decode())
-    except (TypeError, ValueError):
-        raise Unusual from None
     tag, encoding = (headers.get(name, b"").decode("latin-1") for name in (b"etag", b"content-encoding"))
     meta = {"size": size, "e_tag": tag or None, "last_modified": when}
     attributes = {"Content-Encoding": encoding} if encoding else {}
@@ -214,3 +211,13 @@ def _check(url: str, headers: dict[bytes, bytes], version: list[Any] | None, sta
         raise EOFError(f"it ends {start + length - size:,} bytes too early")
     if last + 1 < start + length:
         raise ConnectionError("the answer is shorter than the range that was asked for")
+
+
+@lru_cache(maxsize=1024)
+def _time_of(modified: bytes | None) -> datetime | None:
+    """Return the time that a server gives; None if it does so in an unusual form."""
+    if modified is None:
+        return _NEVER
+    with suppress(TypeError, ValueError):
+        return parsedate_to_datetime(modified.decode()) if _DATE.fullmatch(modified) else None
+    return None

@@ -199,11 +199,12 @@ def _forked() -> None:
 class Fetch:
     """A reader of object storage (``s3://``, ``gs://``, ``az://``) and web servers (``http://``, ``https://``).
 
-    A separate process fetches (through obstore, or over connections of its own to plain web servers), many ranges at
-    a time, and retries with growing pauses if a server is busy (as long as its Retry-After says) or a connection is
-    cut. A request may take any time as long as something comes: a server that is silent for 15 seconds, or sends less
-    than 240 bytes in them, is asked again, and given up after 60 to 75 seconds, all tries together. What another try
-    would only repeat is an error at once. A forked or spawned process starts one for itself.
+    A separate process fetches (through obstore, or over connections of its own to plain web servers), many
+    ranges at a time, and retries with growing pauses if a server is busy (as long as its Retry-After says) or a
+    connection is cut. A request may take any time as long as something comes: a server that is silent for 15
+    seconds, or sends less than 240 bytes in them, is asked again, and given up after 60 to 75 seconds, all
+    tries together. What another try would only repeat is an error at once. A forked or spawned process starts
+    one for itself.
 
     Args:
         options: for obstore: ``endpoint``, ``region``, ``access_key_id``, ``secret_access_key``,
