@@ -106,7 +106,7 @@ class Connections:
                 if is_new or connection.has_come:
                     raise
                 # It had been closed meanwhile.
-                connection, is_new = await self._connect(server, patience.silence), True
+                connection = await self._connect(server, patience.silence)
                 await connection.read(request, target, check, patience, heard)
         except _Unreachable:
             return False
