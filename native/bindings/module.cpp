@@ -14,6 +14,8 @@ NB_MODULE(_native, module) {
              "Return the JPEG library compiled in, e.g. 'libjpeg-turbo 2.1.5'; empty without one.");
   module.def("end_with", &foreload::end_with, nb::arg("process"), nb::arg("pipe"),
              "End this process, whatever it is doing, as soon as another one has ended.");
+  module.def("widen_signal_stack", &foreload::widen_signal_stack,
+             "Give this thread a signal stack with room for the handlers of all signals at once.");
   module.def(
       "release_freed", &foreload::release_freed, nb::call_guard<ReleaseGil>(),
       "Return memory that this process has freed to the system; the C library would keep it for later.");

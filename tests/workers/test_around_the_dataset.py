@@ -106,6 +106,8 @@ def test_the_programs_own_signal_handlers_are_called_once(
         found = [next(batches)]
         workers = [worker.process.pid for worker in batches._pool.workers]
         assert len(workers) == 2
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)  # so that they get all signals at once
         for number in before:
             for process in (*workers, os.getpid()):  # as a job scheduler does
                 os.kill(process, number)

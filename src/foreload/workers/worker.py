@@ -114,6 +114,7 @@ def work(
     """
     _native.end_with(parent, jobs.fileno())
     faulthandler.register(STACKS_SIGNAL, file=stacks.fileno(), all_threads=True)
+    _native.widen_signal_stack()  # that of faulthandler, on which all handlers run from then on
     file = memory.detach()
     header = SharedHeader(file)
     header.started = time.process_time_ns()  # so far

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,6 +27,8 @@ namespace foreload {
 namespace {
 
 constexpr long kMaxSleep = 20'000'000;  // nanoseconds
+
+constexpr size_t kSignalStack = 1 << 20;  // of which memory is taken as it is used
 
 }  // namespace
 
@@ -68,6 +71,16 @@ void end_with(uint64_t process, int pipe) {
     }
     _exit(1);
   }).detach();
+}
+
+void widen_signal_stack() {
+  void* const memory =
+      mmap(nullptr, kSignalStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return;  // it has the one that it had
+  stack_t stack{};
+  stack.ss_sp = memory;
+  stack.ss_size = kSignalStack;
+  if (sigaltstack(&stack, nullptr) != 0) munmap(memory, kSignalStack);
 }
 
 void sleep_on(std::atomic<uint32_t>& word, uint32_t seen) {

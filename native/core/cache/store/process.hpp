@@ -15,6 +15,11 @@ bool is_alive(uint64_t process);
 // other end that process holds, for systems that cannot watch a process.
 void end_with(uint64_t process, int pipe);
 
+// Gives the calling thread, for good, a signal stack on which the handlers of all signals can begin one
+// within the other, as when they were sent while the process was stopped. That of Python's faulthandler,
+// which the handlers of other signals use too, has room for about four, with the registers of AVX-512.
+void widen_signal_stack();
+
 // Sleeps while `word`, in shared memory, is what was seen; for some milliseconds at most, since the process
 // that was to change it may have been killed.
 void sleep_on(std::atomic<uint32_t>& word, uint32_t seen);
