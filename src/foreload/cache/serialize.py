@@ -14,7 +14,8 @@ import torch  # noqa: F401 (for the examples)
 from foreload.checks import Array
 from foreload.errors import warn_user
 from foreload.nested import is_like, snapshot
-from foreload.nested.picklers import ExactPickler, SamplePickler, TorchPickler, WholePickler
+from foreload.nested.forms import Streams, form_of
+from foreload.nested.picklers import ExactPickler, SamplePickler, TorchPickler, WholePickler, registered
 
 __all__ = [
     "copied_as_sent",
@@ -43,7 +44,7 @@ def flatten(sample: Any, pickler: type[SamplePickler] = SamplePickler) -> list[m
     Raises:
         Exception: the sample cannot be pickled.
     """
-    return _dumped(sample, pickler)[1]
+    return _dumped_as_before(sample, pickler) or _dumped(sample, pickler)[1]
 
 
 def restore(parts: Sequence[Any]) -> Any:
@@ -90,6 +91,8 @@ def flatten_exactly(sample: Any) -> list[memoryview]:
     Traceback (most recent call last):
     _pickle.PicklingError: pickling leaves out something of a Words
     """
+    if (known := _dumped_as_before(sample, ExactPickler)) is not None:
+        return known
     pickler, parts = _dumped(sample, ExactPickler)
     if pickler.ruled:
         # Of copies: a class may write to what it is made of, which else were the sample's own memory.
@@ -126,6 +129,27 @@ def _dumped(sample: Any, kind: type[P]) -> tuple[P, list[memoryview]]:
     pickler = kind(sample, stream, protocol=5, buffer_callback=buffers.append)
     pickler.dump(sample)
     return pickler, [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+
+
+# Of batches of plain tensors; these picklers write the same ones.
+_streams = Streams()
+_WITH_STREAMS = frozenset({SamplePickler, TorchPickler, ExactPickler})
+
+
+def _dumped_as_before(sample: Any, kind: type[SamplePickler]) -> list[memoryview] | None:
+    """Return the parts of a batch of plain tensors, pickling it only if none of its form has been; else None."""
+    if kind not in _WITH_STREAMS or (kind is TorchPickler and registered()):
+        return None
+    known = form_of(sample, exactly=kind is ExactPickler)
+    if known is None:
+        return None
+    form, memories = known
+    stream = _streams.find(form)
+    if stream is None:
+        parts = _dumped(sample, kind)[1]
+        _streams.keep(form, bytes(parts[0]))
+        return parts
+    return [memoryview(stream), *memories]
 
 
 def serialize(sample: Any) -> list[Array]:

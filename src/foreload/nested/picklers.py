@@ -16,11 +16,11 @@ from foreload._torch import registered_reducers
 from foreload.nested.constants import FILE_OF_MAP
 from foreload.nested.containers import attributes, has_own_rules, is_image, reduced
 from foreload.nested.memory import Memory, is_packed, is_spread_out, span_of
-from foreload.nested.tensors import bytes_of, tensors
+from foreload.nested.tensors import NUMPY_DTYPES, bytes_of, is_plain, tensors
 
 Array = np.ndarray[Any, Any]
 
-__all__ = ["ExactPickler", "SamplePickler", "TorchPickler", "WholePickler"]
+__all__ = ["ExactPickler", "SamplePickler", "TorchPickler", "WholePickler", "registered"]
 
 
 class SamplePickler(pickle.Pickler):
@@ -36,7 +36,7 @@ class SamplePickler(pickle.Pickler):
         self._parts: set[int] = set()  # tensors of these, that several of the sample's overlap in
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is torch.Tensor and _plain(value):
+        if type(value) is torch.Tensor and is_plain(value):
             return self._reduce(value)
         if type(value) is np.ndarray and not value.flags.writeable:
             return value.__reduce__()  # by value, for a copy may be written to
@@ -97,7 +97,7 @@ class SamplePickler(pickle.Pickler):
         if self._memories is None:  # looked for once: there may be as many as samples in a batch
             self._memories = {}
             for tensor in tensors(self._sample):
-                if type(tensor) is torch.Tensor and _plain(tensor) and tensor.numel():
+                if type(tensor) is torch.Tensor and is_plain(tensor) and tensor.numel():
                     storage = tensor.untyped_storage()
                     at = storage.data_ptr(), storage.nbytes()
                     self._memories.setdefault(at, Memory(storage)).add(tensor)
@@ -151,19 +151,6 @@ def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.storage.T
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
 
 
-def _plain(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not tensor.requires_grad
-        and not tensor.is_nested
-        and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and not tensor.__dict__
-    )
-
-
 def _memory(tensor: torch.Tensor) -> Array:
     """Return the memory of a contiguous tensor as an array."""
     try:
@@ -172,12 +159,8 @@ def _memory(tensor: torch.Tensor) -> Array:
         return bytes_of(tensor)
 
 
-# The dtypes that NumPy has too.
-_NUMPY_DTYPES = {torch.from_numpy(np.empty(0, kind)).dtype: np.dtype(kind) for kind in "?BbhilfdeFD"}
-
-
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    known = _NUMPY_DTYPES.get(dtype)
+    known = NUMPY_DTYPES.get(dtype)
     if known is None:
         storage = torch.frombuffer(memory, dtype=dtype).untyped_storage()
         fresh = torch.empty(0, dtype=dtype, device="cpu")  # which is a view of no other tensor
@@ -189,7 +172,7 @@ def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Te
 def _strided(
     memory: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], start: int
 ) -> torch.Tensor:
-    known = _NUMPY_DTYPES.get(dtype)
+    known = NUMPY_DTYPES.get(dtype)
     if known is not None and start == 0 and _fills(shape, strides, len(memory) // known.itemsize):
         steps = tuple(stride * known.itemsize for stride in strides)
         return torch.from_numpy(np.ndarray(shape, known, memory, 0, steps))  # faster, as above
@@ -231,7 +214,7 @@ class TorchPickler(SamplePickler):
 
     def __init__(self, sample: Any, *arguments: Any, **options: Any) -> None:
         super().__init__(sample, *arguments, **options)
-        self._registered = _registered.own()
+        self._registered = registered()
         if self._registered:
             self.dispatch_table = {**copyreg.dispatch_table, **self._registered}
 
@@ -271,6 +254,11 @@ class _Registered:
 
 
 _registered = _Registered()
+
+
+def registered() -> dict[type, Any]:
+    """Return what users have registered with ``multiprocessing`` for the objects of a class to be sent by."""
+    return _registered.own()
 
 
 def _itself(array: Array) -> Array:

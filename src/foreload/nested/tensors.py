@@ -14,7 +14,24 @@ from foreload._torch import coo_parts
 from foreload.nested.constants import is_constant
 from foreload.nested.containers import attributes
 
-__all__ = ["bytes_of", "tensors"]
+__all__ = ["NUMPY_DTYPES", "bytes_of", "is_plain", "tensors"]
+
+# The dtypes that NumPy has too.
+NUMPY_DTYPES = {torch.from_numpy(np.empty(0, kind)).dtype: np.dtype(kind) for kind in "?BbhilfdeFD"}
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is numbers in the memory of the CPU, and nothing else."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.__dict__
+    )
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
