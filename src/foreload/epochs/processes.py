@@ -249,7 +249,7 @@ class ProcessEpoch(PooledEpoch[W]):
         waited = time.monotonic() - began
         if self._idleness is not None and number in self._answers and waited > _LONG_WAIT_SECONDS:
             self._deepen(self._idleness, self._answers[number], waited)
-        return None
+        return number if number in self._answers else None
 
     def _deepen(self, idleness: Idleness, result: Result, waited: float) -> None:
         """Deal one batch more to each worker if some had nothing to do while the loop waited for this result."""

@@ -105,6 +105,11 @@ class Inbox:
         self._end: int | None = None  # of the next message, if its length has been read
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no byte of a message has been read."""
+        return not self._read
+
+    @property
     def is_ready(self) -> bool:
         """Whether a whole message has been read."""
         if self._end is None and len(self._read) >= _LENGTH.size:
@@ -172,6 +177,8 @@ class Channel:
     @property
     def is_ready(self) -> bool:
         """Whether :meth:`take` returns a message."""
+        if self._inbox.is_empty:
+            return False
         check_not_within(self._reading)
         with self._reading:
             return not self.is_cut_off and self._inbox.is_ready
@@ -205,6 +212,8 @@ class Channel:
 
     def take(self) -> bytes | None:
         """Return the next message if all of it has been read."""
+        if self._inbox.is_empty:
+            return None
         check_not_within(self._reading)
         with self._reading:
             return None if self.is_cut_off else self._inbox.take()

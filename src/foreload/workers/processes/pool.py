@@ -19,6 +19,9 @@ from foreload.workers.worker import WorkerTask
 
 __all__ = ["ProcessPool"]
 
+# Without an order, any of the workers may be waited for.
+_MOST_POLLS = 64
+
 
 class ProcessPool(WorkerPool[ProcessWorker]):
     """Worker processes, and the wait for their answers.
@@ -35,6 +38,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         self._task = weakref.ref(task)
         self._context = context
         self._alarm = Alarm()
+        self._polls: dict[tuple[int | None, ...], tuple[select.poll, dict[int, ProcessWorker]]] = {}
         try:
             if context.get_start_method() == "fork":
                 _prepare_forks(is_keyed=task.spec.is_keyed)
@@ -58,6 +62,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         """Start another process in the place of one that is gone; it has no epoch and no jobs yet."""
         worker.end()
         worker.close()
+        self._polls.clear()  # they know its descriptors
         task = self._task()
         assert task is not None
         other = ProcessWorker(worker.number, task, self._context, self._spans, worker.lane)
@@ -92,33 +97,42 @@ class ProcessPool(WorkerPool[ProcessWorker]):
 
     def _look(self, wanted: list[ProcessWorker], deadline: float | None, also: int | None) -> bool:
         """Wait once; return whether anything came before the deadline."""
-        if len(wanted) == 1:  # a batch that is there needs no wait, which takes longer than to read it
-            wanted[0].receive(self.found)
-            if self.found:
-                return True
-        poll = select.poll()
-        if also is not None:
-            poll.register(also, select.POLLIN)
-        poll.register(self._alarm, select.POLLIN)
         wanted = [worker for worker in wanted if not worker.is_done]
-        for worker in wanted:
-            poll.register(worker.fileno(), select.POLLIN)
         watched = [worker for worker in self.workers if not worker.is_done]
-        for worker in watched:
-            poll.register(worker.ended, select.POLLIN)
+        poll, senders = self._poll(wanted, watched, also)
         is_known = any(worker.has_answered or worker.is_silent for worker in wanted)
         files = _readable(poll, 0 if is_known else deadline)
         if self.closed:  # by a signal's handler, meanwhile
             return True
         if not files and not is_known:
             return False
-        for worker in dict.fromkeys([*wanted, *watched]):
+        some = (*wanted, *watched) if is_known else [senders[file] for file in files if file in senders]
+        for worker in dict.fromkeys(some):
             has_ended = worker.ended in files
             if has_ended or worker.has_answered or worker.fileno() in files:
                 worker.receive(self.found, has_ended=has_ended)
             if (has_ended or worker.is_silent) and not worker.is_done:
                 self.found.append((worker, None))
         return True
+
+    def _poll(
+        self, wanted: list[ProcessWorker], watched: list[ProcessWorker], also: int | None
+    ) -> tuple[select.poll, dict[int, ProcessWorker]]:
+        """Return what waits for answers of some workers and the end of others, and the worker of each descriptor.
+
+        The same few are waited for time and again, and to register many descriptors takes longer than to wait.
+        """
+        key = (also, *[worker.number for worker in wanted], -1, *[worker.number for worker in watched])
+        if key not in self._polls:
+            if len(self._polls) >= _MOST_POLLS:
+                self._polls.clear()
+            senders = {worker.fileno(): worker for worker in wanted}
+            senders |= {worker.ended: worker for worker in watched}
+            poll = select.poll()
+            for file in (*senders, self._alarm.fileno(), *([] if also is None else [also])):
+                poll.register(file, select.POLLIN)
+            self._polls[key] = poll, senders
+        return self._polls[key]
 
     def close(self) -> None:
         """End the workers after their present batches; if one is late, kill them."""
