@@ -33,7 +33,8 @@ MAX_THREADS = 32
 
 _PROCESSES_PER_CORE = 4  # at most, for samples that wait
 
-# What handing a sample over takes of a core.
+# What handing a sample over takes of a core. A byte takes nearly nothing if it comes out of a cache, as a worker
+# collates into memory of the loop's in place of its own, and as much as this if memory is what all wait for.
 _HANDOVER_SECONDS, _HANDOVER_SECONDS_PER_BYTE = 2e-6, 1.5e-10
 
 # What a process, and the loop, take of a core to hand a batch over, waking up included.
@@ -100,15 +101,15 @@ def never_pays(work: Workload, cores: int, seconds: float, busy: float) -> bool:
     """Whether processes take longer for a sample than the calling thread, however long the epoch."""
     if "threads" in work.kinds or "processes" not in work.kinds:
         return False
-    return seconds_by_processes(work, cores, seconds, busy)[-1] >= seconds
+    return seconds_by_processes(work, cores, seconds, busy, per_byte=0.0)[-1] >= seconds
 
 
 def seconds_by_processes(
-    work: Workload, cores: int, seconds: float, busy: float
+    work: Workload, cores: int, seconds: float, busy: float, per_byte: float = _HANDOVER_SECONDS_PER_BYTE
 ) -> tuple[Candidate, float, float]:
     """Return which processes would load, the bytes of a sample, and an estimate of the seconds that one takes."""
     sample = float(sum(map(len, flatten(work.view[0]))))
-    by_bytes = _HANDOVER_SECONDS + sample * _HANDOVER_SECONDS_PER_BYTE, 0.0
+    by_bytes = _HANDOVER_SECONDS + sample * per_byte, 0.0
     handover, taking = by_bytes if work.sending is None else (work.sending.sent, work.sending.taken)
     candidate = candidates_of(work, cores, seconds, busy)[-1]
     each = _BATCH_SECONDS / (work.batch_size or 1)
