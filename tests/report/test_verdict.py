@@ -159,6 +159,34 @@ def test_a_loop_that_computes_without_the_lock_is_not_accused(lock: Any) -> None
     assert verdict(stats(2, lock=lock, **STARVED)).kind == "read-bound"
 
 
+def test_samples_that_the_loop_slows_down_wait_for_the_lock() -> None:
+    # Threads get it soon before a sample, but late after each call that had let go of it.
+    lock = {**DELAYED, "delay_seconds": 0.3, "slowed_seconds": 13.0}
+    found = verdict(stats(2, lock=lock, **STARVED))
+    assert found.kind == "lock-bound"
+    assert "processes" in found.advice[0].change
+
+
+@pytest.mark.parametrize("change", [{"asked": 3}, {"delay_seconds": 0.02}, {"slowed_seconds": 1.0}])
+def test_samples_that_are_slower_for_another_reason_do_not(change: dict[str, Any]) -> None:
+    lock = {**DELAYED, "delay_seconds": 0.3, "slowed_seconds": 13.0, **change}
+    assert verdict(stats(2, lock=lock, **STARVED)).kind == "read-bound"
+
+
+def test_threads_that_wait_for_a_core_do_not_wait_for_the_lock() -> None:
+    lock = {**DELAYED, "delay_seconds": 0.3, "slowed_seconds": 13.0}
+    cpu = {"cpu": {**STARVED["cpu"], "queued_seconds": 12.5}}
+    assert verdict(stats(2, lock=lock, **{**STARVED, **cpu})).kind != "lock-bound"
+
+
+def test_another_machine_is_advised_last() -> None:
+    seen = stats(
+        1, stages={"read": stage(1.0), "decode": stage(9.0, 9.0)}, cpu={"cores": 2, "share": 0.9}, loader=NATIVE
+    )
+    found = advice(seen)
+    assert found[-1].startswith("4 cores instead of 2")
+
+
 def test_workers_that_keep_the_lock_from_each_other_are_not_the_loop() -> None:
     # Two threads of Python wait for each other half of the time, whatever the loop does.
     seen = stats(

@@ -13,6 +13,7 @@ import torch
 from foreload.checks import Array
 from foreload.machine import container_memory, granted_cores, granted_memory
 from foreload.record.recorder import Recorder
+from foreload.record.slowed import slowed_seconds
 from foreload.record.spans import Spans, Stage
 from foreload.record.usage import children_queued, children_seconds, idle_share, tree_bytes
 
@@ -70,6 +71,7 @@ class LockStats(TypedDict):
     held_seconds: float  # that these looks waited for it, until it was let go
     asked: int  # how often worker threads, about to load, asked for it while the loop worked
     delay_seconds: float  # that they waited for it then: the loop had it, or another thread
+    slowed_seconds: NotRequired[float]  # that samples took longer then than while the loop waited
 
 
 class WorkersStats(TypedDict):
@@ -97,6 +99,7 @@ class LoaderStats(TypedDict):
     stock: bool  # it is torch's own DataLoader
     dataset: str
     batch_tensors: NotRequired[int]  # tensors in a batch, if it is torch's
+    is_rows: NotRequired[bool]  # torch's batches are rows of tensors in memory, which foreload gathers natively
     direct_problem: str | None  # the file that ``direct_io=True`` does not work for, and why
 
 
@@ -250,6 +253,7 @@ def _lock(recorder: Recorder) -> LockStats | None:
         "held_seconds": lock.held_seconds,
         "asked": lock.asked,
         "delay_seconds": lock.delay_seconds,
+        "slowed_seconds": slowed_seconds(recorder.spans),
     }
 
 

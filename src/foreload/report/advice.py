@@ -50,15 +50,15 @@ class Advice(NamedTuple):
 def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Advice]:
     """List the changes that are worth making: the largest predicted gain first, then those without one.
 
-    Of equal gains, the smaller change comes first. Of changes to the workers, which exclude each other, only the
-    best is listed.
+    Of equal gains, the smaller change comes first, and another machine last. Of changes to the workers, which
+    exclude each other, only the best is listed.
     """
     if kind == "consumer-bound":
         return []
     # In the order of the effort that they take.
     rules = {
         "read-bound": (_workers, _swap, _cache, _pack, _alternatives_to_reading),
-        "decode-bound": (_workers, _swap, _cache, _images, _cores, _alternatives_to_computing),
+        "decode-bound": (_workers, _swap, _cache, _images, _alternatives_to_computing),
         "python-bound": (_workers, _swap, _cache, _alternatives_to_python),
         "lock-bound": (_processes, _swap, _alternatives_to_locking),
         "batch-bound": (_workers, _swap, _batches, _alternatives_to_collating),
@@ -70,7 +70,9 @@ def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Ad
     now = predict(stats, fitted=costs)
     found = [advice for rule in rules for advice in rule(stats, costs, now)]
     useful = [advice for advice in found if advice.gain is None or MIN_GAIN <= advice.gain < float("inf")]
-    return sorted(useful, key=lambda advice: -(advice.gain or 0.0))
+    machine = [advice for advice in _cores(stats, costs, now) if kind == "decode-bound"]
+    useful.sort(key=lambda advice: -(advice.gain or 0.0))
+    return useful + [advice for advice in machine if (advice.gain or 0.0) >= MIN_GAIN]
 
 
 def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
@@ -196,6 +198,8 @@ def _alternatives_to_reading(stats: Any, costs: Costs, now: float) -> Iterator[A
 
 
 def _alternatives_to_computing(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
+    if stats["loader"].get("is_rows"):
+        return
     if costs.native:
         yield Advice("foreload pack --tiled SRC DST: JPEGs that need decoding only where the crop is")
     else:
@@ -228,7 +232,7 @@ def _batches(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
 def _alternatives_to_collating(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:
     if costs.batch <= 1:
         yield Advice("batches of several samples (batch_size=): each batch is handed over once")
-    elif not costs.native:
+    elif not (costs.native or stats["loader"].get("is_rows")):
         yield Advice("a simpler collate_fn, or none: arrays of equal size are collated natively")
     if not costs.native and not stats["loader"].get("stock"):
         yield Advice("for tensors that fit in memory, foreload.CachedDataset: gathers a batch in one call")

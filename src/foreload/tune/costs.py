@@ -203,9 +203,15 @@ def _stages(stats: Any) -> dict[str, Cost]:
         stages[name] = Cost(cpu / passed, (entry["seconds"] - cpu) / passed, passed / samples)
     # A thread that waits for a core, or for the lock, is not blocked by its stage.
     idle = sum(stage.share * stage.idle for stage in stages.values()) * samples
-    waited = _queued(stats) + (0.0 if stats["loader"].get("stock") else lock_delay(stats).seconds)
+    waited = _queued(stats) + _lock_seconds(stats)
     left = max(0.0, 1 - waited / idle) if idle > 0 else 1.0
     return {name: replace(stage, idle=stage.idle * left) for name, stage in stages.items()}
+
+
+def _lock_seconds(stats: Any) -> float:
+    """Return the seconds in which worker threads waited for the lock."""
+    delay = lock_delay(stats)
+    return 0.0 if stats["loader"].get("stock") else delay.seconds + delay.within
 
 
 def busy_share(stats: Stats | Mapping[str, Any]) -> float:
@@ -285,8 +291,11 @@ def _holding(stats: Any, costs: Costs) -> float:
     held = min(seconds, samples * costs.python) if taken is None else taken * seconds
     # Threads wait for each other too.
     by_others = (count - 1) * held / seconds * stats["loop_seconds"]
-    if not lock_delay(stats).less(by_others).starves(count * seconds):
+    delay = lock_delay(stats)
+    if not delay.less(by_others).starves(count * seconds):
         return 0.0
+    if delay.within:  # each of the threads
+        return min(costs.loop, float((delay.seconds + delay.within) / count / samples))
     # Somebody had the lock all the time that threads waited for it: the loop.
     return min(costs.loop, max(0.0, float(seconds / samples) - costs.python))
 

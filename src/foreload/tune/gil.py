@@ -13,6 +13,10 @@ _MIN_LOOKS = 20
 # seconds each time.
 _STARVED_SHARE, _MIN_ASKED, _MIN_DELAY = 0.05, 10, 1e-3
 
+# Samples are slowed down by the lock if threads waited so long for it each time before they began one, which is
+# more than a switch between threads takes, and if they are slowed down by this share of the threads' time.
+_MIN_DELAY_IF_SLOWED, _SLOWED_SHARE = 2e-4, 0.1
+
 # Workers wait for the lock if it is held for this share of the time or more.
 LOCK_FULL = 0.85
 
@@ -21,12 +25,14 @@ class LockDelay(NamedTuple):
     """How long threads waited for the interpreter's lock while the loop worked.
 
     Attributes:
-        asked: how often they asked for it.
-        seconds: the sum of their waits.
+        asked: how often they asked for it before a sample.
+        seconds: the sum of these waits.
+        within: the seconds that they waited for it within samples, as far as these were slower than otherwise.
     """
 
     asked: int = 0
     seconds: float = 0.0
+    within: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -39,13 +45,21 @@ class LockDelay(NamedTuple):
 
     def starves(self, seconds: float) -> bool:
         """Whether this is more, of all the time of the threads, than switching between threads takes."""
-        return self.asked >= _MIN_ASKED and self.mean >= _MIN_DELAY and self.seconds >= _STARVED_SHARE * seconds
+        if self.asked < _MIN_ASKED:
+            return False
+        return self.within > 0 or (self.mean >= _MIN_DELAY and self.seconds >= _STARVED_SHARE * seconds)
 
 
 def lock_delay(stats: Any) -> LockDelay:
     """Return how long threads that load, or pin memory, waited for the lock while the loop worked."""
     lock = stats.get("lock") or {}
-    return LockDelay(int(lock.get("asked", 0)), float(lock.get("delay_seconds", 0.0)))
+    delay = LockDelay(int(lock.get("asked", 0)), float(lock.get("delay_seconds", 0.0)))
+    # Threads that wait for a core are slower too.
+    within = float(lock.get("slowed_seconds", 0.0)) - float(stats["cpu"].get("queued_seconds", 0.0))
+    least = _SLOWED_SHARE * stats["workers"]["count"] * stats["seconds"]
+    if delay.asked < _MIN_ASKED or delay.mean < _MIN_DELAY_IF_SLOWED or within < max(least, 1e-9):
+        return delay
+    return delay._replace(within=within)
 
 
 def lock_held_share(stats: Any) -> float | None:

@@ -42,6 +42,9 @@ _OWN_BYTE = 1.7e-10
 # share of a sample's time.
 _MAPPED, _NEW_BYTE, _MOST_OF_SAMPLE = 128 << 10, 3e-10, 0.5
 
+# CPU seconds to gather a batch of rows of tensors natively, and per byte; benchmarks/tensors.py measures less.
+_GATHERING, _GATHERED_BYTE = 1e-5, 2.5e-10
+
 # Datasets of torchvision that decode images with Pillow.
 TORCHVISION_IMAGES = ("ImageFolder", "ImageNet", "DatasetFolder")
 
@@ -69,6 +72,8 @@ def stock_handover_seconds(stats: Any) -> tuple[float, float]:
 
 def swap_unknown(stats: Any) -> str | None:
     """Say why the pace of foreload's loader in place of torch's cannot be predicted; None if it can."""
+    if stats["loader"].get("is_rows"):
+        return None
     if not stats["workers"]["count"]:
         return "without workers no batch is handed over, so no gain is predicted"
     if not stats["loader"].get("batch_tensors"):
@@ -95,6 +100,8 @@ def without_stock(stats: Any, costs: Costs) -> Costs:
     Batches are handed over in its way, into memory that is used again, as that of large samples is.
     """
     count, size = costs.servers.workers, stats["memory"]["batch_bytes"]
+    if stats["loader"].get("is_rows"):
+        return _gathering(costs, size)
     if not count:
         return costs
     least, own = HAND_OVER + _ACROSS_PROCESSES, handover_seconds(count, "processes", costs.servers.cores)
@@ -114,6 +121,20 @@ def without_stock(stats: Any, costs: Costs) -> Costs:
         gap=costs.gap + waking,
         # The loop gives a batch's memory back when it lets go of it.
         loop=costs.loop - min(costs.loop, _STOCK_BYTE * size / costs.batch),
+    )
+
+
+def _gathering(costs: Costs, size: int) -> Costs:
+    """Return the costs with rows of tensors, ``size`` bytes a batch, that the loop's thread gathers natively."""
+    gathered = Cost((_GATHERING + _GATHERED_BYTE * size) / costs.batch)
+    return replace(
+        costs,
+        stages={name: gathered if name == "batch" else Cost() for name in costs.stages},
+        handing=0.0,
+        dispatch=0.0,
+        gap=0.0,
+        gain=1.0,
+        servers=costs.servers._replace(workers=0),
     )
 
 

@@ -156,6 +156,7 @@ class StockLoader:
                 "stock": True,
                 "batch_tensors": self.loop.counters["tensors"],
                 "dataset": about["dataset"],
+                "is_rows": about["is_rows"],
                 "direct_problem": None,
             },
         }

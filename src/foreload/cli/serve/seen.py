@@ -12,6 +12,7 @@ from foreload.cli.serve.curves import Point, points, progress
 from foreload.cli.serve.snapshot import Snapshot, parse
 from foreload.export.history import Totals, checked, read, read_bytes, steady_time, thin
 from foreload.report.report import Report
+from foreload.report.stages import stage_times
 
 __all__ = ["LoaderView"]
 
@@ -99,6 +100,7 @@ class LoaderView:
             "since": self._moments[0].time if self._moments else None,
             "epoch": progress(self._moments, stats.get("epoch"), self._batch_seconds),
             "verdict": self._verdict,
+            "stages": _stages(stats),
             "point": last[0]._asdict() if last else None,
         }
 
@@ -106,6 +108,16 @@ class LoaderView:
 def _moment(about: Snapshot) -> Totals | None:
     values: Mapping[str, Any] = about.get("moment") or {}
     return checked(Totals(**values)) if values.keys() == set(Totals._fields) else None
+
+
+def _stages(stats: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the table of stages, in shares of the loop's time as in the verdict."""
+    try:
+        rows = [time._asdict() for time in stage_times(stats)]
+        json.dumps(rows, allow_nan=False)
+    except Exception:  # as in the verdict
+        return []
+    return rows
 
 
 def _judge(stats: Mapping[str, Any]) -> dict[str, Any] | None:

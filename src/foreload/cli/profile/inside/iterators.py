@@ -84,6 +84,7 @@ def _describe(iterator: Any) -> dict[str, Any]:
     return {
         "class": type(iterator).__name__,
         "dataset": None,
+        "is_rows": False,
         "batch_size": int(size) if hasattr(size, "__index__") else None,
         "iterable": False,
         "workers": None,

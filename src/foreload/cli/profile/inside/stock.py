@@ -46,6 +46,7 @@ def _describe(loader: Any) -> dict[str, Any]:
     return {
         "class": type(loader).__name__,
         "dataset": type(loader.dataset).__name__,
+        "is_rows": _is_rows(loader),
         "batch_size": int(size) if hasattr(size, "__index__") else None,
         "iterable": isinstance(loader.dataset, torch.utils.data.IterableDataset),
         "workers": int(loader.num_workers),
@@ -54,6 +55,13 @@ def _describe(loader: Any) -> dict[str, Any]:
         "depth": max(1, int((loader.prefetch_factor or 0) * loader.num_workers)),
         "cuda": bool(torch.cuda.is_available()),
     }
+
+
+def _is_rows(loader: Any) -> bool:
+    """Whether its batches are rows of tensors in memory, which foreload gathers natively."""
+    utils = sys.modules["torch"].utils.data
+    collate, samples = loader.collate_fn, loader.dataset
+    return type(samples) is utils.TensorDataset and bool(loader.batch_size) and collate is utils.default_collate
 
 
 def _start_method(loader: Any) -> str | None:

@@ -14,6 +14,7 @@ const MEANING = {
   batch: "collating samples",
   wait: "the loop, waiting for a batch",
   device: "copying to the GPU",
+  loop: "the loop's own work",
 };
 
 let drawn = null; // the id of the loader in the plots
@@ -37,7 +38,7 @@ export function showLoader(loader, points, name, now) {
   build($("figures"), figures(stats, loader.point ?? {}), cards);
   showCurves(stats, points);
   if (!held) showSpans(loader.spans);
-  build($("stages"), stats.stages ?? {}, stageTable);
+  build($("stages"), loader.stages ?? [], stageTable);
   const failures = (loader.failures ?? []).map((failure) => [failure, clockTime(failure.first, now), clockTime(failure.last, now)]);
   build($("trouble"), [stats.errors ?? 0, failures, stats.restarts ?? []], trouble);
   build($("settings"), settings(stats), pairs);
@@ -153,15 +154,15 @@ function hold(whether) {
 $("hold").onclick = () => hold(!held);
 
 function stageTable(stages) {
-  const busy = Object.entries(stages).filter(([, stage]) => stage.count > 0);
-  if (busy.length === 0) return [];
-  const total = busy.reduce((sum, [, stage]) => sum + stage.seconds, 0) || 1;
-  const heads = [["Stage"], ["Share"], ["Per sample"], ["On a core", "spare"], ["In all", "spare"], ["Bytes", "spare"]];
-  const rows = busy.map(([name, stage]) => {
+  if (stages.length === 0) return [];
+  // Of the loop's time, as in the verdict: a worker's stages are the mean of all workers.
+  const heads = [["Stage"], ["Of the time"], ["Per sample"], ["On a core", "spare"], ["In all", "spare"], ["Bytes", "spare"]];
+  const rows = stages.map((stage) => {
+    const name = stage.stage;
     const swatch = element("span", { class: "swatch" });
     swatch.style.background = `var(--${name}, var(--stock))`;
     const cells = [
-      text(percent(stage.seconds / total)),
+      text(percent(stage.share)),
       stage.samples ? text(seconds(stage.seconds / stage.samples)) : "–",
       stage.cpu_seconds ? text(percent(Math.min(1, stage.cpu_seconds / stage.seconds))) : "–",
       text(seconds(stage.seconds)),
