@@ -38,6 +38,9 @@ def test_plan_measures_images(photos: Path, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert re.search(r"\d [KM]iB \(100%\)", result.stdout)  # a few photos are no part of a GiB
     assert Image.open(tmp_path / "p.png").width > 300
+    tiny = run("plan", photos, "--budget", "500", "--epochs", 3)
+    assert tiny.returncode == 2
+    assert "--budget 500 B is less than any sample takes" in " ".join(tiny.stderr.replace("│", " ").split())
     argument = result.stdout.splitlines()[-1]
     if argument != "cache=None":
         amount = re.fullmatch(r'cache="([\d.]+)([KM]iB)"', argument)
@@ -135,6 +138,7 @@ def test_a_plan_that_memory_cannot_hold_says_what_to_do(monkeypatch: pytest.Monk
         (["plan", 0], "at least 1 sample"),
         (["plan", 10**20], "at most 1,099,511,627,776, got 1000000"),
         (["plan", 10, "--budget", "abc"], "--budget must be"),
+        (["plan", 1000, "--budget", "x"], "or a number of samples, where DIR_OR_N is a number, got 'x'"),
         (["plan", 1000, "--budget", "50%,1KiB"], "got '1KiB'; for a budget in bytes, give a folder of images"),
         (["plan", 10, "--order", "chaos"], "--order must be one of"),
         (["plan", 10, "--keep", "raw"], "--keep must be"),

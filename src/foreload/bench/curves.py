@@ -218,7 +218,7 @@ def argument(points: Sequence[Point], samples: Samples, keep: Keep = "auto", ran
     chosen = here["opt"] if here["opt"].seconds <= _NEAR_BEST * best.seconds else best
     without = next(point for point in points if point.budget == 0)
     if budget == 0:
-        return "no budget above saves 5 % of the time:", "cache=None"
+        return "none of these budgets saves 5 % of the time:", "cache=None"
     took, before = (_time(point.seconds, samples) for point in (chosen, without))
     if samples.known:
         gives = f"{took} per epoch instead of {before}"

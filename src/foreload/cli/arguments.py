@@ -104,15 +104,15 @@ def budgets(texts: list[str] | None, total: int, *, bytes_known: bool) -> list[i
     wanted = [part for text in texts or [] for part in text.split(",")] or [
         f"{5 * step}%" for step in range(1, 21)
     ]
-    with given():
-        amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
     for part in wanted:
         # A number of bytes would be taken for as many samples, and most likely for enough to keep all.
-        if not bytes_known and part.strip()[-1].isalpha():
+        if not bytes_known and not part.strip().rstrip("%").strip().replace(".", "", 1).isdecimal():
             raise typer.BadParameter(
                 f"--budget must be a share such as 25%, or a number of samples, where DIR_OR_N is a number, got "
                 f"{part!r}; for a budget in bytes, give a folder of images"
             )
+    with given():
+        amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
     return sorted({0, *(min(amount, total) for amount in amounts)})
 
 
