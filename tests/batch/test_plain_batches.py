@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,14 @@ def described(batch: Any) -> Any:
     places = [each.untyped_storage().data_ptr() if each.numel() else -1 for each in tensors]
     values = [(each.dtype, each.shape, each.stride(), each.reshape(-1).tolist()) for each in tensors]
     return type(batch), names, values, [places.index(place) for place in places]
+
+
+with_gradient = torch.zeros(2)
+with_gradient.grad = torch.ones(2)
+with torch.inference_mode():
+    made_in_inference = torch.zeros(2)
+named = torch.zeros(2)
+named.unit = "m"  # type: ignore[attr-defined]
 
 
 @st.composite
@@ -71,20 +80,54 @@ def test_the_stream_that_is_kept_is_the_one_that_pickling_gives(batch: Any, kind
         assert described(restore([bytearray(part) for part in parts])) == described(batch)
 
 
+@pytest.mark.parametrize("flattened", [flatten, flatten_exactly])
+def test_batches_of_one_form_come_out_each_as_it_is(flattened: Any) -> None:
+    for number in range(3):
+        batch = {"x": torch.full((2, 3), float(number)), "y": torch.arange(number, number + 2)}
+        found = restore([bytearray(part) for part in flattened(batch)])
+        assert {name: each.tolist() for name, each in found.items()} == {
+            "x": [[number] * 3] * 2,
+            "y": [number, number + 1],
+        }
+
+
+def _shrunk() -> torch.Tensor:
+    tensor = torch.arange(6.0)[2:]
+    tensor.untyped_storage().resize_(16)
+    return tensor
+
+
+def _read_only() -> torch.Tensor:
+    array = np.arange(4.0)
+    array.flags.writeable = False
+    with warnings.catch_warnings(action="ignore"):  # torch says that it is
+        return torch.from_numpy(array)
+
+
+PLAIN_TOO = {
+    "made in inference mode": lambda: made_in_inference.clone(),
+    "with a gradient": lambda: with_gradient,
+    "shared": lambda: torch.arange(3).share_memory_(),
+    "of a read-only array": _read_only,
+    "a number": lambda: torch.tensor(3.5),
+}
+
+
+@pytest.mark.parametrize("kind", [SamplePickler, TorchPickler])
+@pytest.mark.parametrize("name", PLAIN_TOO)
+def test_what_is_sent_without_more_than_its_numbers(name: str, kind: type[SamplePickler]) -> None:
+    tensor = PLAIN_TOO[name]()
+    expected = pickled(tensor, kind)
+    assert all([bytes(part) for part in flatten(tensor, kind)] == expected for _ in range(2))
+    assert form_of(tensor, exactly=False) is not None
+
+
 def test_memory_is_not_copied() -> None:
     batch = [torch.zeros(3), torch.zeros(2, 2)]
     for _ in range(2):
         parts = flatten(batch, TorchPickler)
         batch[1] += 1
         assert restore(parts)[1].tolist() == batch[1].tolist()
-
-
-with_gradient = torch.zeros(2)
-with_gradient.grad = torch.ones(2)
-with torch.inference_mode():
-    made_in_inference = torch.zeros(2)
-named = torch.zeros(2)
-named.unit = "m"  # type: ignore[attr-defined]
 
 
 class Names(str):
@@ -102,6 +145,7 @@ class Names(str):
         torch.zeros(2).to_sparse(),
         torch.zeros(0),
         torch.zeros(4)[1:],
+        _shrunk(),
         [torch.zeros(2), 3],
         {Names("x"): torch.zeros(2)},
         {1: torch.zeros(2)},

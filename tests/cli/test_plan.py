@@ -40,13 +40,23 @@ def test_plan_measures_images(photos: Path, tmp_path: Path) -> None:
     assert Image.open(tmp_path / "p.png").width > 300
     tiny = run("plan", photos, "--budget", "500", "--epochs", 3)
     assert tiny.returncode == 2
-    assert "--budget 500 B is less than any sample takes" in " ".join(tiny.stderr.replace("│", " ").split())
+    assert "--budget 500 is that many bytes, and the smallest sample takes" in " ".join(
+        tiny.stderr.replace("│", " ").split()
+    )
     argument = result.stdout.splitlines()[-1]
     if argument != "cache=None":
         amount = re.fullmatch(r'cache="([\d.]+)([KM]iB)"', argument)
         assert amount is not None, argument
         assert f"{amount[1]} {amount[2]} (" in result.stdout
     fl.DataLoader([1, 2], **eval(f"dict({argument})"))
+
+
+def test_shares_that_hold_no_image_are_a_row_like_others(tmp_path: Path) -> None:
+    for name in "abcde":
+        Image.new("RGB", (60, 40)).save(tmp_path / f"{name}.jpg")
+    result = run("plan", tmp_path, "--epochs", 2)
+    assert result.returncode == 0, result.stderr
+    assert "(5%)" in result.stdout
 
 
 @pytest.mark.slow
@@ -139,6 +149,7 @@ def test_a_plan_that_memory_cannot_hold_says_what_to_do(monkeypatch: pytest.Monk
         (["plan", 10**20], "at most 1,099,511,627,776, got 1000000"),
         (["plan", 10, "--budget", "abc"], "--budget must be"),
         (["plan", 1000, "--budget", "x"], "or a number of samples, where DIR_OR_N is a number, got 'x'"),
+        (["plan", 1000, "--budget", "1.5"], "or a number of samples, where DIR_OR_N is a number, got '1.5'"),
         (["plan", 1000, "--budget", "50%,1KiB"], "got '1KiB'; for a budget in bytes, give a folder of images"),
         (["plan", 10, "--order", "chaos"], "--order must be one of"),
         (["plan", 10, "--keep", "raw"], "--keep must be"),

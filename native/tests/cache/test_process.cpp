@@ -20,7 +20,15 @@ void count(int) {
 }
 
 void handlers_of_all_signals_at_once() {
+  // One as small as systems have it, of which the handlers take up many times as much.
+  static char small[16 << 10];
+  stack_t stack{};
+  stack.ss_sp = small;
+  stack.ss_size = sizeof(small);
+  CHECK(sigaltstack(&stack, nullptr) == 0);
   foreload::widen_signal_stack();
+  CHECK(sigaltstack(nullptr, &stack) == 0);
+  CHECK(stack.ss_size >= (1 << 20));
   sigset_t signals;
   sigemptyset(&signals);
   int sent = 0;

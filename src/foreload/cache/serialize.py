@@ -131,7 +131,8 @@ def _dumped(sample: Any, kind: type[P]) -> tuple[P, list[memoryview]]:
     return pickler, [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
 
 
-# Of batches of plain tensors; these picklers write the same ones.
+# Of batches of plain tensors; these picklers write the same ones. (Whoever tells copyreg how to pickle torch's
+# dtypes has to do so before.)
 _streams = Streams()
 _WITH_STREAMS = frozenset({SamplePickler, TorchPickler, ExactPickler})
 

@@ -90,12 +90,13 @@ def pair(name: str, text: str, each: int, room: int) -> tuple[int, int]:
     return rows, columns
 
 
-def budgets(texts: list[str] | None, total: int, *, bytes_known: bool) -> list[int]:
+def budgets(texts: list[str] | None, total: int, *, least: int = 1, bytes_known: bool) -> list[int]:
     """Parse the budgets of ``foreload plan``, in bytes or samples, and add 0.
 
     Args:
         texts: what was typed; None for shares from 5% to 100%.
         total: what all samples take: bytes, or 1 each.
+        least: what the smallest of them takes.
         bytes_known: whether ``total`` is in bytes.
 
     >>> budgets(["25%,400"], 1000, bytes_known=False)
@@ -106,10 +107,15 @@ def budgets(texts: list[str] | None, total: int, *, bytes_known: bool) -> list[i
     ]
     for part in wanted:
         # A number of bytes would be taken for as many samples, and most likely for enough to keep all.
-        if not bytes_known and not part.strip().rstrip("%").strip().replace(".", "", 1).isdecimal():
+        if not bytes_known and not (part.strip().isdecimal() or part.strip().endswith("%")):
             raise typer.BadParameter(
                 f"--budget must be a share such as 25%, or a number of samples, where DIR_OR_N is a number, got "
                 f"{part!r}; for a budget in bytes, give a folder of images"
+            )
+        if part.strip().isdecimal() and 0 < int(part) < least:
+            raise typer.BadParameter(
+                f"--budget {part.strip()} is that many bytes, and the smallest sample takes {size(least)}; give a "
+                "unit, such as 500MiB, or a share, such as 25%"
             )
     with given():
         amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]

@@ -180,13 +180,7 @@ def plan(
     count = len(samples.sizes)
     if count < ranks:
         raise typer.BadParameter(f"--ranks must be at most the number of samples, {count}, got {ranks}")
-    sizes = budgets(budget, int(samples.sizes.sum()), bytes_known=samples.known)
-    least_size = int(samples.sizes.min())
-    if len(sizes) > 1 and sizes[1] < least_size:
-        raise typer.BadParameter(
-            f"--budget {curves.amount(sizes[1], samples)} is less than any sample takes ("
-            f"{curves.amount(least_size, samples)}); give a unit, such as 500MiB, or a share, such as 25%"
-        )
+    sizes = budgets(budget, int(samples.sizes.sum()), least=int(samples.sizes.min()), bytes_known=samples.known)
     with within_memory("plan for fewer samples, or with fewer --epochs: hit rates depend on the cache's share"):
         known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
         with Progress("plans", len(sizes) * len(POLICIES)) as progress:

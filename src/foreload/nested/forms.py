@@ -62,7 +62,7 @@ def form_of(batch: Any, *, exactly: bool) -> tuple[Form, list[memoryview]] | Non
         if exactly and (tensor.is_inference() or tensor.grad is not None):
             return None
         storage, size = tensor.untyped_storage(), tensor.nbytes
-        if not size or storage.nbytes() != size or not is_packed(tensor):
+        if not size or storage.nbytes() != size or tensor.storage_offset() or not is_packed(tensor):
             return None
         places.add(storage.data_ptr())
         form.append((tensor.dtype, tensor.shape))

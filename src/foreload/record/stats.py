@@ -20,6 +20,10 @@ from foreload.record.usage import children_queued, children_seconds, idle_share,
 __all__ = ["EpochStats", "LoaderFacts", "Stats", "collect"]
 
 
+# Seconds that threads must have waited for the lock each time, on average, for it to be late.
+_LEAST_DELAY = 1e-4
+
+
 class BatchSeconds(TypedDict):
     """Times from one batch to the next, over at most the last 4,096 batches of a loop."""
 
@@ -247,13 +251,14 @@ def _lock(recorder: Recorder) -> LockStats | None:
     lock = recorder.lock
     if not (lock.looks or lock.asked):
         return None
+    is_late = lock.delay_seconds > _LEAST_DELAY * lock.asked  # without which the figure says nothing
     return {
         "looks": lock.looks,
         "held_share": lock.held / max(1, lock.looks),
         "held_seconds": lock.held_seconds,
         "asked": lock.asked,
         "delay_seconds": lock.delay_seconds,
-        "slowed_seconds": slowed_seconds(recorder.spans),
+        "slowed_seconds": slowed_seconds(recorder.spans) if is_late else 0.0,
     }
 
 

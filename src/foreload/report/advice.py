@@ -69,10 +69,10 @@ def advise(kind: str, stats: Stats | Mapping[str, Any], costs: Costs) -> list[Ad
     }[kind]
     now = predict(stats, fitted=costs)
     found = [advice for rule in rules for advice in rule(stats, costs, now)]
-    useful = [advice for advice in found if advice.gain is None or MIN_GAIN <= advice.gain < float("inf")]
-    machine = [advice for advice in _cores(stats, costs, now) if kind == "decode-bound"]
-    useful.sort(key=lambda advice: -(advice.gain or 0.0))
-    return useful + [advice for advice in machine if (advice.gain or 0.0) >= MIN_GAIN]
+    found.sort(key=lambda advice: -(advice.gain or 0.0))
+    if kind == "decode-bound":
+        found += _cores(stats, costs, now)
+    return [advice for advice in found if advice.gain is None or MIN_GAIN <= advice.gain < float("inf")]
 
 
 def _workers(stats: Any, costs: Costs, now: float) -> Iterator[Advice]:

@@ -328,4 +328,8 @@ def _lock_evidence(kind: VerdictKind, stats: Any, costs: Costs) -> list[str]:
             f"while the loop worked ({seconds(stats['loop_cpu_seconds'])} of {seconds(stats['loop_seconds'])} on "
             f"a core), threads that asked for the lock waited {seconds(delay.mean)} for it on average"
         )
+        if delay.within:
+            lines.append(
+                f"samples took {seconds(delay.within)} longer then, in all threads, than while the loop waited"
+            )
     return lines

@@ -13,8 +13,8 @@ _MIN_LOOKS = 20
 # seconds each time.
 _STARVED_SHARE, _MIN_ASKED, _MIN_DELAY = 0.05, 10, 1e-3
 
-# Samples are slowed down by the lock if threads waited so long for it each time before they began one, which is
-# more than a switch between threads takes, and if they are slowed down by this share of the threads' time.
+# Samples are slowed down by the lock if threads waited so much longer for it each time before they began one, on
+# average, than while the loop waited, and if they are slowed down by this share of the threads' time.
 _MIN_DELAY_IF_SLOWED, _SLOWED_SHARE = 2e-4, 0.1
 
 # Workers wait for the lock if it is held for this share of the time or more.
@@ -54,10 +54,15 @@ def lock_delay(stats: Any) -> LockDelay:
     """Return how long threads that load, or pin memory, waited for the lock while the loop worked."""
     lock = stats.get("lock") or {}
     delay = LockDelay(int(lock.get("asked", 0)), float(lock.get("delay_seconds", 0.0)))
-    # Threads that wait for a core are slower too.
+    # Threads that wait for a core are slower too; and the loop cannot keep the lock for longer than it computes.
+    count = stats["workers"]["count"]
     within = float(lock.get("slowed_seconds", 0.0)) - float(stats["cpu"].get("queued_seconds", 0.0))
-    least = _SLOWED_SHARE * stats["workers"]["count"] * stats["seconds"]
-    if delay.asked < _MIN_ASKED or delay.mean < _MIN_DELAY_IF_SLOWED or within < max(least, 1e-9):
+    within = min(within, count * float(stats["loop_cpu_seconds"]))
+    least = _SLOWED_SHARE * count * stats["seconds"]
+    # While the loop waits, whoever asks for the lock waits for the other threads only.
+    by_others = float(lock.get("held_seconds", 0.0)) / max(1, lock.get("looks", 0))
+    is_late = delay.mean - by_others >= _MIN_DELAY_IF_SLOWED
+    if delay.asked < _MIN_ASKED or not is_late or within < max(least, 1e-9):
         return delay
     return delay._replace(within=within)
 

@@ -74,13 +74,16 @@ void end_with(uint64_t process, int pipe) {
 }
 
 void widen_signal_stack() {
-  void* const memory =
-      mmap(nullptr, kSignalStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Below it is a page that nobody can write to.
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), size = kSignalStack + page;
+  void* const memory = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return;  // it has the one that it had
   stack_t stack{};
-  stack.ss_sp = memory;
+  stack.ss_sp = static_cast<char*>(memory) + page;
   stack.ss_size = kSignalStack;
-  if (sigaltstack(&stack, nullptr) != 0) munmap(memory, kSignalStack);
+  if (mprotect(stack.ss_sp, kSignalStack, PROT_READ | PROT_WRITE) != 0 || sigaltstack(&stack, nullptr) != 0) {
+    munmap(memory, size);
+  }
 }
 
 void sleep_on(std::atomic<uint32_t>& word, uint32_t seen) {

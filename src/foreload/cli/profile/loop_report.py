@@ -85,8 +85,7 @@ class LoopReport:
         changes = [
             advice.change
             if advice.gain is None
-            else f"{advice.change}: {number(advice.gain)} times as fast with one worker that loads no faster than "
-            "this script, more with several"
+            else f"{advice.change}: at most {number(advice.gain)} times as fast with one worker, more with several"
             for advice in self.verdict.advice
         ]
         for title, points in (("Why", self.verdict.evidence), ("What to change", changes)):

@@ -177,9 +177,9 @@ class Channel:
     @property
     def is_ready(self) -> bool:
         """Whether :meth:`take` returns a message."""
-        if self._inbox.is_empty:
-            return False
         check_not_within(self._reading)
+        if self._inbox.is_empty:  # which takes longer to see with the lock
+            return False
         with self._reading:
             return not self.is_cut_off and self._inbox.is_ready
 
@@ -212,9 +212,9 @@ class Channel:
 
     def take(self) -> bytes | None:
         """Return the next message if all of it has been read."""
+        check_not_within(self._reading)
         if self._inbox.is_empty:
             return None
-        check_not_within(self._reading)
         with self._reading:
             return None if self.is_cut_off else self._inbox.take()
 

@@ -62,11 +62,11 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         """Start another process in the place of one that is gone; it has no epoch and no jobs yet."""
         worker.end()
         worker.close()
-        self._polls.clear()  # they know its descriptors
         task = self._task()
         assert task is not None
         other = ProcessWorker(worker.number, task, self._context, self._spans, worker.lane)
         self.workers[worker.number] = other
+        self._polls.clear()  # they know the descriptors of the one before
         return other
 
     def wake(self) -> None:
@@ -106,8 +106,10 @@ class ProcessPool(WorkerPool[ProcessWorker]):
             return True
         if not files and not is_known:
             return False
-        some = (*wanted, *watched) if is_known else [senders[file] for file in files if file in senders]
+        some = (*wanted, *watched) if is_known else [each for file, each in senders.items() if file in files]
         for worker in dict.fromkeys(some):
+            if self.found and worker not in wanted:
+                break  # the batches that are there come before the end of another worker
             has_ended = worker.ended in files
             if has_ended or worker.has_answered or worker.fileno() in files:
                 worker.receive(self.found, has_ended=has_ended)

@@ -59,9 +59,21 @@ def _describe(loader: Any) -> dict[str, Any]:
 
 def _is_rows(loader: Any) -> bool:
     """Whether its batches are rows of tensors in memory, which foreload gathers natively."""
-    utils = sys.modules["torch"].utils.data
-    collate, samples = loader.collate_fn, loader.dataset
-    return type(samples) is utils.TensorDataset and bool(loader.batch_size) and collate is utils.default_collate
+    torch = sys.modules["torch"]
+    utils, samples = torch.utils.data, loader.dataset
+    if type(samples) is not utils.TensorDataset or "__getitems__" in vars(samples):
+        return False
+    return bool(
+        loader.batch_size
+        and loader.collate_fn is utils.default_collate
+        and all(_is_gathered(torch, tensor) for tensor in samples.tensors)
+    )
+
+
+def _is_gathered(torch: Any, tensor: Any) -> bool:
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return False
+    return bool(tensor.dim() and tensor.is_contiguous()) and not (tensor.requires_grad or tensor.is_quantized)
 
 
 def _start_method(loader: Any) -> str | None:
