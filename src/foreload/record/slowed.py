@@ -37,7 +37,7 @@ def slowed_seconds(spans: Spans) -> float:
     ...     loop.native.add(Stage.wait, start, start + 400)
     ...     for begin in (0, 100, 200, 300): worker.native.add(Stage.sample, start + begin, start + begin + 100)
     ...     worker.native.add(Stage.sample, start + 400, start + 1_000)
-    >>> slowed_seconds(spans)  # 500 ns of 600, a hundred times
+    >>> round(slowed_seconds(spans), 6)  # 500 ns of 600, a hundred times
     5e-05
     """
     totals, recent = spans.totals(), spans.recent()  # by lanes, of which there may be more meanwhile
