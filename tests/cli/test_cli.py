@@ -93,7 +93,7 @@ def test_synth_writes_what_it_is_told(tmp_path: Path) -> None:
         (["bench", "--num-workers", 0], "--num-workers"),
         (["serve", "--port", 99999], "'--port': must be a whole number from 0 to 65535, got '99999'"),
         (["plan", "{}/none"], "DIR_OR_N must be a folder of images or a number of samples"),
-        (["plan", 10, "--budget", "3q"], "--budget must be bytes"),
+        (["plan", 10, "--budget", "3q"], "or a number of samples, where DIR_OR_N is a number, got '3q'"),
         (["pack", "{}/none", "{}/new"], "SRC"),
         (
             ["pack", "{}/used", "{}/new", "--shard-size", "3q"],
