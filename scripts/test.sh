@@ -19,7 +19,7 @@ slow=(-m slow --hypothesis-profile=thorough)
 # A test process holds all tests that it is given and what they import, and the more it holds, the longer a fork of it
 # takes. So those that fork most have processes of their own, and Lightning, Accelerate and Transformers have some too.
 parts=(
-  "tests/workers tests/epochs tests/batch tests/tune tests/forks tests/record"
+  "tests/workers tests/epochs tests/batch tests/forks"
   "tests/datasets tests/cache tests/order"
 )
 rest=(-n "$(nproc)") each=(-n "$(nproc)")

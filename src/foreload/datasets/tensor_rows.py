@@ -23,6 +23,7 @@ from foreload.checks import Array, Indices
 from foreload.datasets.mapped_files import MappedFile, mapping_of, read_only_file
 from foreload.datasets.page_lock import can_page_lock, page_lock
 from foreload.nested import bytes_of
+from foreload.nested.tensors import is_masked_array
 
 __all__ = ["Rows", "as_tensor", "byte_rows", "check_plain", "from_array", "row_bytes", "without_rows"]
 
@@ -131,7 +132,7 @@ def from_array(name: str, array: Array) -> torch.Tensor:
     Raises:
         TypeError: a tensor cannot hold what is in the array; the message gives it this name, and says what to do.
     """
-    if isinstance(array, np.ma.MaskedArray):
+    if is_masked_array(array):
         raise TypeError(
             f"{name} is a masked array, and a tensor has no mask; give {name}.filled(...), and the mask as an "
             "array of its own if it is needed"

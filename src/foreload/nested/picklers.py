@@ -16,7 +16,7 @@ from foreload._torch import registered_reducers
 from foreload.nested.constants import FILE_OF_MAP
 from foreload.nested.containers import attributes, has_own_rules, is_image, reduced
 from foreload.nested.memory import Memory, is_packed, is_spread_out, span_of
-from foreload.nested.tensors import NUMPY_DTYPES, bytes_of, is_plain, tensors
+from foreload.nested.tensors import NUMPY_DTYPES, bytes_of, is_masked_array, is_plain, tensors
 
 Array = np.ndarray[Any, Any]
 
@@ -324,7 +324,7 @@ def _lost(value: Any) -> str | None:
     if isinstance(value, BaseException):
         parts = (value.__traceback__, value.__cause__, value.__context__)
         return None if parts == (None, None, None) else "the traceback of an exception is not sent"
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked_array(value):
         if np.ma.getmask(value) is np.ma.nomask:
             return "that an array has no mask is not sent"
         return "the hard mask of an array is not sent" if value.hardmask else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from foreload._torch import coo_parts
 from foreload.nested.constants import is_constant
 from foreload.nested.containers import attributes
 
-__all__ = ["NUMPY_DTYPES", "bytes_of", "is_plain", "tensors"]
+__all__ = ["NUMPY_DTYPES", "bytes_of", "is_masked_array", "is_plain", "tensors"]
 
 # The dtypes that NumPy has too.
 NUMPY_DTYPES = {torch.from_numpy(np.empty(0, kind)).dtype: np.dtype(kind) for kind in "?BbhilfdeFD"}
@@ -32,6 +33,19 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_neg()
         and not tensor.__dict__
     )
+
+
+def is_masked_array(value: Any) -> bool:
+    """Whether a value is a NumPy array with a mask.
+
+    (There is none until ``numpy.ma`` is imported, which NumPy does when it is asked for the class: for 10 ms, in
+    each worker process again.)
+
+    >>> is_masked_array(np.zeros(2)), is_masked_array(np.ma.zeros(2))
+    (False, True)
+    """
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    return kind is not None and isinstance(value, kind)
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -16,6 +16,7 @@ from torch.utils.data import default_collate
 from foreload.batch.collate import stack
 from foreload.batch.unlike import note_unlike
 from foreload.checks import check_int, fits_int64
+from foreload.nested.tensors import is_masked_array
 from foreload.recipes.padding import (
     as_numbers,
     is_row,
@@ -326,7 +327,7 @@ def _image(image: Any, position: int, grey: bool) -> torch.Tensor:
         image = image[None]
     elif image.ndim == 3 and image.shape[2] in (1, 3, 4):
         image = image.transpose(2, 0, 1)
-    is_masked = isinstance(image, np.ma.MaskedArray)
+    is_masked = is_masked_array(image)
     return as_numbers(image if is_masked else np.ascontiguousarray(image), position, "an image")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from foreload.batch.collate import new_tensor
+from foreload.nested.tensors import is_masked_array
 
 __all__ = ["as_numbers", "is_row", "is_sequence", "of_one_type", "pad", "read_labels", "read_tokens"]
 
@@ -25,7 +26,7 @@ def as_numbers(value: Any, position: int, what: str = "") -> torch.Tensor:
     Raises:
         TypeError: it is no such value, or torch has no type for its numbers.
     """
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    if is_masked_array(value) and np.ma.is_masked(value):
         problem = "some of it is masked; fill that in the dataset, by .filled(...)"
     else:
         try:

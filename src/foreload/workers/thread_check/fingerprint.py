@@ -14,6 +14,7 @@ import torch
 
 from foreload._torch import coo_parts
 from foreload.nested import bytes_of
+from foreload.nested.tensors import is_masked_array
 
 __all__ = ["Fingerprint", "fingerprint"]
 
@@ -184,7 +185,7 @@ class _Hashing:
 
     def _add_array(self, array: Any) -> None:
         self._mark(str(np.dtype(array.dtype).descr), array.shape)
-        if isinstance(array, np.ma.MaskedArray):
+        if is_masked_array(array):
             self._add_all((np.asarray(array.data), np.ma.getmaskarray(array)))
         elif array.dtype.hasobject:
             self._add_all(np.asarray(array).reshape(-1).tolist())
