@@ -37,7 +37,7 @@ _LARGEST_SHARE = 0.9
 
 
 class LoadingMode(Enum):
-    """When a dataset reads its samples, and what it keeps in memory.
+    """The way that a dataset reads its samples: on demand, all at the start, or as a stream.
 
     >>> LoadingMode("eager") is LoadingMode.EAGER
     True

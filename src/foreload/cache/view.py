@@ -93,7 +93,7 @@ class _Timed:
 
 
 class TransformKey(threading.local):
-    """How the calling thread keys the generators for what a loader's ``transform`` draws.
+    """The key that the calling thread gives its generators for what a loader's ``transform`` draws.
 
     It draws the same then whether the sample, which may draw too, comes from the cache, and whether it was loaded
     together with others.

@@ -235,7 +235,7 @@ class TorchPickler(SamplePickler):
 
 
 class _Registered:
-    """What users have registered for processes; torch has registered that memory is sent by its place."""
+    """The reducers that users have registered for processes, without torch's, which send memory by its place."""
 
     def __init__(self) -> None:
         self._all: dict[type, Any] = {}

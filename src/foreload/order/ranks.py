@@ -1,4 +1,4 @@
-"""Which rank loads which sample: its place in the split, swaps within a global batch, even shares of each kind.
+"""The assignment of samples to ranks: the split, swaps within a global batch, even shares of each kind.
 
 The gradient of a step is averaged over all ranks, so it makes no difference which rank computes a sample's part of
 it. Every rank computes the same swaps from the same numbers; nothing is sent.

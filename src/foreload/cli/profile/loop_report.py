@@ -40,7 +40,7 @@ _WORKERS = (
 
 @dataclass(frozen=True)
 class LoopVerdict:
-    """Whether a loop waits for its data.
+    """The verdict on a loop: it waits for its data, or it does not.
 
     Attributes:
         kind: ``"consumer-bound"``: the data is there in time; ``"loader-bound"``: the loop waits for it;

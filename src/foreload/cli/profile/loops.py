@@ -43,7 +43,7 @@ _MAX_PROCESSES = 8
 
 @dataclass
 class SampledLoop:
-    """What samples say of a loop.
+    """A loop as seen in samples of the program's stack.
 
     Attributes:
         path, line: its place.

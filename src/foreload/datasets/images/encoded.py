@@ -60,7 +60,7 @@ def _check_transform(transform: Any) -> ImageTransform:
 
 
 class Recipe:
-    """What all batches of an epoch are finished with.
+    """The transform and the decoder that all batches of an epoch are finished with.
 
     Args:
         transform: the transform.

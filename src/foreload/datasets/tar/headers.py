@@ -15,7 +15,7 @@ __all__ = ["Headers", "Place", "agrees"]
 
 
 class Place(NamedTuple):
-    """Where a header lies in a shard; with the label behind it, if it is that of a label.
+    """The place of a header in a shard, with the label behind it if it is the header of a label.
 
     Attributes:
         shard, start: of the header's first byte.

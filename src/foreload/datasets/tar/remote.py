@@ -250,7 +250,7 @@ class RemoteSamples:
 
 
 class _Wanted:
-    """What is read of a shard for one sample, and what of it is compared with the index.
+    """The bytes of a shard to read for one sample, and those of them to compare with the index.
 
     Attributes:
         shard, offset: where the extent begins.

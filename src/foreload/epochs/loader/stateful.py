@@ -186,7 +186,7 @@ class StatefulSource(EpochSource[T_co]):
 
     @property
     def skip(self) -> tuple[Skip, ...]:
-        """What is left out of epochs, from the next iteration on."""
+        """The steps and samples that epochs leave out, from the next iteration on."""
         skips: tuple[Skip, ...] = self.__dict__["skip"]
         return skips
 
