@@ -25,7 +25,7 @@ from tests.programs import Program
 
 
 def members(folder: Path) -> list[tuple[str, bytes]]:
-    """What tarfile finds in all shards."""
+    """Return what tarfile finds in all shards."""
     found = []
     for shard in sorted(folder.glob("*.tar")):
         with tarfile.open(shard) as tar:

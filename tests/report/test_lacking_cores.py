@@ -1,4 +1,4 @@
-"""Where other programs have the cores, waiting for one is no other kind of waiting."""
+"""Waiting for a core that other programs have is not taken for another kind of waiting."""
 
 from __future__ import annotations
 

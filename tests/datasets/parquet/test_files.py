@@ -215,7 +215,7 @@ def table_of(rows: int) -> Any:
 
 
 def outcome(load: Callable[[], Any]) -> Any:
-    """What is loaded, or the words of the error."""
+    """Return what is loaded, or the words of the error."""
     try:
         return load()
     except fl.errors.DecodeError as error:
