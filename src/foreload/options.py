@@ -152,7 +152,7 @@ class Cache:
         if self.spill is not None and not isinstance(self.spill, (str, os.PathLike)):
             raise TypeError(f"cache spill must be a folder, got {self.spill!r}")
         if self.spill is not None and not os.fspath(self.spill):
-            raise ValueError("cache spill must be a folder, got ''; say '.' for the present one")
+            raise ValueError("cache spill must be a folder, got ''; give '.' for the current one")
         check_bool("cache route", self.route)
         check_bool("cache share", self.share)
         most = int(_LARGEST_SHARE * granted_memory())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from types import MemberDescriptorType
 from typing import Any
 
@@ -23,6 +23,7 @@ __all__ = [
     "loads_together",
     "parts_of",
     "places_of",
+    "require_length",
     "root_of",
     "told_apart",
     "unwrap",
@@ -35,6 +36,13 @@ def root_of(dataset: Any) -> Any:
     """Return the dataset within torch's ``Subset``."""
     while wrapper_kind(dataset) is Subset:
         dataset = dataset.dataset
+    return dataset
+
+
+def require_length(dataset: Any) -> Sized:
+    """Return the dataset; raise TypeError if it has no length, which a cache needs."""
+    if not isinstance(dataset, Sized):
+        raise TypeError(f"cache: {type(dataset).__name__} has no __len__(); define it, or leave out cache=")
     return dataset
 
 

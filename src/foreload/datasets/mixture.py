@@ -129,7 +129,7 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
         if position is None:
             raise TypeError(f"the index of a mixture must be an int, got {index!r}")
         if not -size <= position < size:
-            raise IndexError(f"sample {position} of a mixture of {size}")
+            raise IndexError(f"index {position} is out of range for a mixture of {size} samples")
         return position % size
 
     def user_code(self) -> Iterable[Any]:

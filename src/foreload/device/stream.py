@@ -263,7 +263,7 @@ def check_device(device: torch.device | str | int, name: str = "device") -> torc
             raise RuntimeError(_unusable(device, name))
         return device
     if not torch.cuda.is_available():
-        raise RuntimeError(f"{name} {str(device)!r} is asked for, but torch finds no CUDA; say {name}='cpu'")
+        raise RuntimeError(f"{name} {str(device)!r} is asked for, but torch finds no CUDA; pass {name}='cpu'")
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise RuntimeError(
             f"{name} {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices"
@@ -286,7 +286,7 @@ def _is_usable(device: torch.device) -> bool:
 
 
 def _unusable(device: torch.device, name: str) -> str:
-    return f"{name} {str(device)!r} is asked for, but this torch cannot use it; say {name}='cpu'"
+    return f"{name} {str(device)!r} is asked for, but this torch cannot use it; pass {name}='cpu'"
 
 
 def check_transform(transform: Any, device: Any) -> DeviceTransform | None:

@@ -231,7 +231,7 @@ def _shuffles(state: dict[str, Any], own: dict[str, Any]) -> str:
     kinds = {"SequentialSampler": False, "RandomSampler": True, "KeyedSampler": True}
     was, is_ = kinds.get(state["sampler"]), kinds.get(own["sampler"])
     if was is None or is_ is None or was == is_:
-        return f": its sampler was no {own['sampler']}"
+        return f": its sampler was not a {own['sampler']}"
     return f" (shuffle = {was}, but this one has {is_})"
 
 
@@ -279,7 +279,8 @@ def _check_given(spec: OrderSpec, state: dict[str, Any]) -> None:
         if (ranks, rank) != (state["ranks"], state["rank"]):
             raise ValueError(
                 f"the state is of rank {state['rank']} of {state['ranks']}, whose batches came out of order "
-                "(in_order=False), and others have had others: load on each rank its own state, with as many ranks"
+                "(in_order=False), so each rank has batches of its own: load each rank's own state, with the same "
+                "number of ranks"
             )
     if given and total is not None:
         # Ranks share an order that is made longer for them, as it is here or as it was.

@@ -117,7 +117,7 @@ def test_an_index_that_makes_no_sense_is_refused(hashed: Path, field: str, value
 
 def test_an_index_of_too_many_braces_is_refused(hashed: Path) -> None:
     (hashed / "index.json").write_text("[" * 100_000)
-    with pytest.raises(fl.errors.DecodeError, match=r"index\.json: no index of MDS shards, or damaged"):
+    with pytest.raises(fl.errors.DecodeError, match=r"index\.json: not an index of MDS shards, or damaged"):
         fl.MDSDataset(hashed)
 
 

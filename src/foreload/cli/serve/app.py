@@ -164,5 +164,5 @@ async def _body(request: Request) -> bytes:
                 if len(read) > _MAX_BODY_BYTES:
                     raise HTTPException(413, f"The request is longer than {_MAX_BODY_BYTES:,} bytes.\n")
     except TimeoutError:
-        raise HTTPException(408, f"The request has not come within {_BODY_TIMEOUT:.0f} seconds.\n") from None
+        raise HTTPException(408, f"The request did not arrive within {_BODY_TIMEOUT:.0f} seconds.\n") from None
     return read

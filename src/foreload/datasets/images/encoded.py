@@ -52,10 +52,10 @@ def _check_transform(transform: Any) -> ImageTransform:
     if not isinstance(transform, ImageTransform):
         raise ValueError(
             "decode= on a device needs a transform of foreload.transforms, whose crops are planned before the "
-            f"pixels are there, got {type(transform).__name__}: use one, or say decode='cpu'"
+            f"pixels are there, got {type(transform).__name__}: use one, or pass decode='cpu'"
         )
     if transform.color_jitter is not None:
-        raise ValueError("color_jitter is done by the CPU only: leave it out, or say decode='cpu'")
+        raise ValueError("color_jitter is done by the CPU only: leave it out, or pass decode='cpu'")
     return transform
 
 

@@ -41,7 +41,7 @@ def readers_of(folder: str, *, unsafe: bool) -> list[Any]:
     except (OSError, DecodeError):
         raise
     except Exception as error:  # the library looks at hardly anything before it uses it
-        raise DecodeError(f"{path}: no index of MDS shards, or damaged: {error!r:.300}") from error
+        raise DecodeError(f"{path}: not an index of MDS shards, or damaged: {error!r:.300}") from error
     for reader in readers:
         reader.validate(unsafe)
     return readers

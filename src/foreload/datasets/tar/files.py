@@ -65,7 +65,7 @@ def list_streams(shards: Any) -> list[Shard]:
         if os.path.isdir(text):
             found = tars_in(absolute(text), _SUFFIXES)
             if not found:
-                raise FileNotFoundError(f"shards: no tar, compressed or not, in {text!r}")
+                raise FileNotFoundError(f"shards: no tar files, compressed or not, in {text!r}")
             return list(found)
         return list(list_shards(text))
     if hasattr(shards, "read"):
@@ -139,7 +139,7 @@ class _Place:
 
     def __str__(self) -> str:
         if self.member is None:
-            return f"{self.shard}: no tar, or damaged before its first member"
+            return f"{self.shard}: not a tar file, or damaged before its first member"
         samples = f"after {self.samples} whole samples"
         return f"{self.shard}: damaged or cut short at member {self.member!r} or after it, {samples}"
 

@@ -174,7 +174,7 @@ def _warn_of_strays(paths: list[str]) -> None:
     strays = [path for path in paths if not path.lower().endswith(IMAGES)]
     if 0 < len(strays) < len(paths):
         warnings.warn(
-            f"{len(strays)} of {len(paths)} files are no images, such as {strays[0]!r}: ImageDataset will not "
+            f"{len(strays)} of {len(paths)} files are not images, such as {strays[0]!r}: ImageDataset will not "
             "read this pack; move them away, or read it with TarDataset",
             stacklevel=3,
         )

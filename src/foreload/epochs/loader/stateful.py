@@ -62,7 +62,8 @@ class StatefulSource(EpochSource[T_co]):
         """
         if self._fl_is_left_to_torch:
             warn_user(
-                "torch's own code loads what this loader delivers (data pipes, say), and has no state to save"
+                "state_dict() is empty: torch's own code loads here (data pipes, for instance); put a pipe into "
+                "a Dataset or IterableDataset of your own to save states"
             )
             return {}
         if self._fl_resumed is not None:
