@@ -193,12 +193,12 @@ def plan(
         print(f"plot: {plot}")
     least = curves.enough(points)
     if len(sizes) == 1:
-        print("--budget 0 is no cache: give budgets above 0 to compare it with")
+        print("--budget 0 is the run without a cache; give budgets above 0 to compare it with")
     elif least is None:
-        print("every step of memory pays: even the last saves 5 % or more of the time without a cache")
+        print("every step of memory pays: even the last saves 5% or more of the time without a cache")
     else:
         amount = curves.amount(least, samples)
-        print(f"beyond {amount}, more memory saves less than 5 % of the time without a cache")
+        print(f"beyond {amount}, more memory saves less than 5% of the time without a cache")
     print("\n".join(curves.argument(points, samples, keep, ranks)))  # type: ignore[arg-type]
 
 
