@@ -156,12 +156,24 @@ def test_functions_are_short() -> None:
     assert long == []
 
 
+# Beginnings of docstrings that a stranger does not understand without the rest of the file.
+QUESTION = r"(What|Who|Whose|Whom|How|When|Whether|Where|Which|Why|To whom|Whatever|Whoever|Wherever|Stage)\b"
+
+
 def test_first_lines_say_what_a_module_is() -> None:
     odd = [
-        f"{path.relative_to(SOURCE)}: {line}"
-        for path in FILES
-        if not (line := (ast.get_docstring(tree_of(path)) or "").partition("\n")[0])
-        or re.match(r"(What|Who|How|Whether|Stage) ", line)
+        f"{path.relative_to(ROOT)}: {line}"
+        for folder in ("src", "tests", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, (ast.Module, ast.ClassDef))
+        if re.match(QUESTION, line := (ast.get_docstring(node) or "").partition("\n")[0])
+        or (isinstance(node, ast.Module) and node.body and not line)
+    ]
+    odd += [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted((ROOT / "native").rglob("*.?pp"))
+        if (line := path.read_text().partition("\n")[0]).startswith("// ") and re.match(QUESTION, line[3:])
     ]
     assert odd == []
 

@@ -259,7 +259,7 @@ class LoaderDefaults:
         return None
 
     def seeded_sampler(self, seed: int) -> torch.utils.data.Sampler[int] | None:
-        """Return the sampler for ``shuffle=True, seed=seed``; None: :class:`foreload.KeyedSampler`."""
+        """Return the sampler for ``shuffle=True, seed=seed``; None: :class:`foreload.order.KeyedSampler`."""
         return None
 
     def check_order(self) -> None:

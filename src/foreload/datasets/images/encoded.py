@@ -109,7 +109,7 @@ class EncodedBatch(_Fields, UnfinishedBatch):
     __slots__ = ()
 
     def finish(self, on_error: OnError, errors: list[SampleError]) -> Any:
-        """See :class:`foreload.protocol.UnfinishedBatch`."""
+        """See :class:`foreload.batch.unfinished.UnfinishedBatch`."""
         transform, device = self.recipe.transform, self.targets.device
         layout = torch.channels_last if transform.channels_last else torch.contiguous_format
         shape = transform.shape(len(self.indices))

@@ -44,10 +44,11 @@ class StatefulSource(EpochSource[T_co]):
     _fl_place: Any  # of the loop in it, or in the one that it was in last
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which :meth:`load_state_dict` goes on after the batches that the loop has taken.
+        """Return the state after the batches that the loop has taken.
 
-        It has plain values and what the dataset and samplers tell of theirs, for ``torch.save``, checkpoints, and
-        ``json`` if theirs are plain too: under 1 KiB with ``seed=``, 4 KB more with a generator of torch's.
+        :meth:`foreload.DataLoader.load_state_dict` goes on from it. It has plain values and what the dataset and
+        samplers tell of theirs, for ``torch.save``, checkpoints, and ``json`` if theirs are plain too: under 1 KiB
+        with ``seed=``, 4 KB more with a generator of torch's.
 
         >>> import torch; from foreload import DataLoader
         >>> loader = DataLoader(list(range(10)), batch_size=4, shuffle=True, seed=0)
@@ -215,8 +216,8 @@ class StatefulSource(EpochSource[T_co]):
         changed. With several ranks, these are this rank's samples.
 
         Args:
-            epoch: the number of the epoch: with ``seed=`` as in :meth:`set_epoch`; under a ``DistributedSampler``,
-                the sampler's.
+            epoch: the number of the epoch: with ``seed=`` as in :meth:`foreload.DataLoader.set_epoch`; under a
+                ``DistributedSampler``, the sampler's.
             step: the number of the batch.
 
         Raises:
