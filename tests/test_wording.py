@@ -88,11 +88,16 @@ def has_member(owner: Class, name: str) -> bool:
 def meaning(name: str, module: str) -> Meaning:
     """Return what a name means in a module; raise LookupError if that is nothing."""
     first, _, rest = name.partition(".")
-    names = names_of(module)
-    if first in names:
-        found = names[first]
-        return imported(f"{found}.{rest}".rstrip(".")) if isinstance(found, str) else member(found, rest)
-    return imported(f"{PUBLIC[first]}.{rest}".rstrip(".") if first in PUBLIC else name)
+    if first not in names_of(module):
+        return imported(f"{PUBLIC[first]}.{rest}".rstrip(".") if first in PUBLIC else name)
+    return defined(name, module)
+
+
+def defined(name: str, module: str) -> Meaning:
+    """Return what a name of a module's own means."""
+    first, _, rest = name.partition(".")
+    found = names_of(module)[first]
+    return imported(f"{found}.{rest}".rstrip(".")) if isinstance(found, str) else member(found, rest)
 
 
 def imported(name: str) -> Meaning:
@@ -100,7 +105,7 @@ def imported(name: str) -> Meaning:
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         if (module := ".".join(parts[:length])) in MODULES:
-            return meaning(".".join(parts[length:]), module) if length < len(parts) else None
+            return defined(".".join(parts[length:]), module) if length < len(parts) else None
     if parts[0] in vars(builtins):
         return None
     try:
