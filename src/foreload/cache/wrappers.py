@@ -49,7 +49,7 @@ def require_length(dataset: Any) -> Sized:
 def unwrap(dataset: Any) -> tuple[Any, Places | None]:
     """Return the dataset within torch's ``Subset``, and the position of each sample in it.
 
-    A ``Subset`` of keys or negative indices, which are no positions, is a dataset of its own.
+    A ``Subset`` of keys or negative indices, which are not positions, is a dataset of its own.
 
     >>> unwrap(Subset(Subset([10, 20, 30, 40], [3, 2, 1]), [0, 2]))
     ([10, 20, 30, 40], array([3, 1]))

@@ -130,7 +130,7 @@ def bench(
     seeds = max(seeds, 10) if multi_seed else seeds
     if dataset_size is not None:
         if folder is not None:
-            raise typer.BadParameter("DIR and --dataset-size exclude each other")
+            raise typer.BadParameter("DIR and --dataset-size exclude each other; give one of them")
         rows, columns = pair(
             "--dataset-size", dataset_size, 12, granted_memory()
         )  # drawn as float64, then float32

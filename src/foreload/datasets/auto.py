@@ -48,7 +48,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
         OSError: it is a FIFO, device or socket.
         ValueError: it is a file of no known kind.
         KeyError: it is an HDF5 file without a dataset of the name ``data``.
-        TypeError: it is no path.
+        TypeError: it is not a path.
     """
     if are_shards(data_path):
         return TarDataset(data_path, transform)

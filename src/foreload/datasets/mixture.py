@@ -88,7 +88,10 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
         """
         if isinstance(weights, Mapping):
             if set(weights) != set(self.names):
-                raise ValueError(f"weights are for {sorted(map(str, weights))}, but the datasets are {self.names}")
+                raise ValueError(
+                    f"weights are for {sorted(map(str, weights))}, but the datasets are {self.names}; "
+                    "give one for each"
+                )
             weights = [weights[name] for name in self.names]
         elif isinstance(weights, str) or not hasattr(weights, "__len__"):
             raise TypeError(f"weights must be a list or a dict of numbers, got {weights!r}")

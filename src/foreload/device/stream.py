@@ -243,7 +243,7 @@ def check_device(device: torch.device | str | int, name: str = "device") -> torc
         name: the argument's name, for the error.
 
     Raises:
-        TypeError: it is no name of a device.
+        TypeError: it is not the name of a device.
         ValueError: its number is out of range.
         RuntimeError: it is no device that torch knows, or a GPU that does not exist.
     """
@@ -266,7 +266,8 @@ def check_device(device: torch.device | str | int, name: str = "device") -> torc
         raise RuntimeError(f"{name} {str(device)!r} is asked for, but torch finds no CUDA; pass {name}='cpu'")
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise RuntimeError(
-            f"{name} {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices"
+            f"{name} {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices; "
+            "give a lower number"
         )
     return device
 

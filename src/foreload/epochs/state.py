@@ -263,7 +263,7 @@ def _check_workers(spec: OrderSpec, state: dict[str, Any], *, chooses: bool) -> 
             if spec.is_stream and own is None and since and state["batch_size"] != spec.batch_size:
                 raise ValueError(
                     f"the state is of a loader with batch_size = {state['batch_size']}, but this one has "
-                    f"{spec.batch_size}; without a state of the dataset, batches are counted"
+                    f"{spec.batch_size}; give the same batch_size, or give the dataset a state_dict()"
                 )
     if state["turn"] >= max(1, was):
         raise ValueError(f"the state's 'turn' is {state['turn']}, but there were {was} workers")

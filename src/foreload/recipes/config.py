@@ -115,7 +115,9 @@ class DataLoaderConfig:
             if is_text or not (sampler is None or hasattr(sampler, "__iter__") or hasattr(sampler, "__getitem__")):
                 raise TypeError(f"{name} must be something to iterate over, or None, got {sampler!r}")
         if self.drop_last and self.batch_size is None and self.custom_batch_sampler is None:
-            raise ValueError("drop_last leaves out a last batch, but batch_size=None delivers single samples")
+            raise ValueError(
+                "drop_last leaves out a last batch, but batch_size=None delivers single samples; drop one"
+            )
         if self.custom_sampler is not None and self.custom_batch_sampler is not None:
             raise ValueError("custom_sampler and custom_batch_sampler cannot both be given; leave one None")
 

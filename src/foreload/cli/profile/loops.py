@@ -1,4 +1,4 @@
-"""Loops over iterables that are no known loaders, found by samples of the main thread's stack."""
+"""Loops over iterables that are not known loaders, found by samples of the main thread's stack."""
 
 from __future__ import annotations
 

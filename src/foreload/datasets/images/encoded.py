@@ -178,7 +178,7 @@ class EncodedBatch(_Fields, UnfinishedBatch):
         if pixels.shape[:2] != (plan.height, plan.width):
             raise DecodeError(
                 f"{path}: its header says {plan.width} x {plan.height} pixels, but it has "
-                f"{pixels.shape[1]} x {pixels.shape[0]}"
+                f"{pixels.shape[1]} x {pixels.shape[0]}; encode it again"
             )
         image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
         return image.to(device), plan._replace(orientation=1)

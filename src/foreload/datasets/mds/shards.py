@@ -152,7 +152,7 @@ def make_there(path: str, packed: str | None, about: Any, compression: str | Non
         if len(content) != about.bytes:
             raise DecodeError(
                 f"{packed}: the shard has {len(content):,} bytes when decompressed, but {INDEX} says "
-                f"{about.bytes:,}"
+                f"{about.bytes:,}; copy it again"
             )
         _check_hashes(about, io.BytesIO(content), packed)
         # Another process may do the same; the last one replaces the file by an equal one.

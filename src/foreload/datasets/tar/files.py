@@ -112,7 +112,7 @@ def sample_runs(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator
 
     Raises:
         OSError: the shard cannot be read.
-        DecodeError: it is no tar, damaged, cut short, or holds a member whose name leads out of it.
+        DecodeError: it is not a tar file, damaged, cut short, or holds a member whose name leads out of it.
     """
     with closing(_open(shard, fetch)) as file:
         place = _Place(name)

@@ -21,7 +21,7 @@ class Place(NamedTuple):
         shard, start: of the header's first byte.
         header: its length, with those of the records that precede it.
         check: its CRC-32.
-        content: the length of what is to be compared with ``label``; 0 if it is no label.
+        content: the length of what is to be compared with ``label``; 0 if it is not a label.
         label: of the sample.
     """
 

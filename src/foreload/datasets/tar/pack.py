@@ -299,7 +299,7 @@ class _Packing:
         index = index_of(temporary, save=False)
         if self._verify:
             if index.keys != self._keys[begin:end]:
-                raise DecodeError(f"{temporary}: its samples are not those that were written")
+                raise DecodeError(f"{temporary}: its samples are not those that were written; check the disk")
             _check(temporary, index, checks)
         os.replace(temporary, path)
         index.save(f"{path}.idx")

@@ -72,7 +72,7 @@ def remote_indexes(
 
     Raises:
         OSError: a shard cannot be read.
-        DecodeError: it is no tar, or damaged.
+        DecodeError: it is not a tar file, or damaged.
     """
     found = list(
         track_threads(lambda url: _index(fetch, url, folder), urls, "indexing shards", threads=_AT_A_TIME, after=1)

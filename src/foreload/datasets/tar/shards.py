@@ -165,7 +165,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     """Make the index of a tar by reading its headers.
 
     Raises:
-        DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
+        DecodeError: it is not a tar file, is cut short, or holds a member whose name leads out of it.
     """
     if size == 0:
         raise DecodeError(f"{source}: the shard is empty, it has 0 bytes")
