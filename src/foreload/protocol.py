@@ -137,7 +137,7 @@ class BatchOptions(Protocol):
 
     @property
     def errors(self) -> list[Any]:
-        """The list that samples that failed are recorded in (:class:`foreload.batch.failure.SampleError`)."""
+        """The records of samples that failed (:class:`foreload.batch.failure.SampleError`)."""
         ...
 
     @property

@@ -84,7 +84,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
         return MDSDataset(path, transform)
     if path.is_file():
         known = ", ".join((".tar", ".h5", ".parquet", *_TEXT))
-        raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are {known}")
+        raise ValueError(f"data_path: {str(path)!r} is of an unknown kind; give one of {known}")
     return (
         ImageDataset(path, transform=transform, cache_size=0) if kind in IMAGES else FileDataset(path, transform)
     )

@@ -16,7 +16,7 @@ class _Waiting(threading.local):
     """The mark of a thread that waits for the lock before it forks; forks by code of others do not wait.
 
     Attributes:
-        process: in which it does: its child, a copy of this, may fork too.
+        process: the one in which it waits: its child, a copy of this, may fork too.
     """
 
     process: int | None = None

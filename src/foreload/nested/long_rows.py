@@ -26,7 +26,7 @@ _COPIED = frozenset(
 class TorchPace:
     """The pace of torch's threads at copying long rows, in which they may get in each other's way.
 
-    Those that have done their share wait in a loop for the others, which do not get on where several processes
+    Threads that have done their share wait in a loop for the others, which do not get on where several processes
     share the cores: a batch of 11 MB then takes a quarter of a second instead of a millisecond.
 
     Attributes:

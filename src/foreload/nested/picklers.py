@@ -242,7 +242,7 @@ class _Registered:
         self._own: dict[type, Any] = {}
 
     def own(self) -> dict[type, Any]:
-        """Return it; looking all through takes longer than to pickle a small batch."""
+        """Return them; looking through all takes longer than to pickle a small batch."""
         if registered_reducers != self._all:
             self._all = dict(registered_reducers)
             self._own = {

@@ -60,7 +60,7 @@ def _problem(reader: Any) -> str:
             return f"is not in its folder: {file.basename!r}"
         hashes = file.hashes or {}
         if not isinstance(hashes, dict) or not all(map(_is_known, hashes)):
-            return f"has hashes of no known kind: {file.hashes!r:.100}"
+            return f"has hashes of an unknown kind: {file.hashes!r:.100}"
     if is_mds(reader):
         names, sizes = reader.column_names, reader.column_sizes
         if not len(names) == len(set(names)) == len(sizes) == len(reader.column_encodings):
