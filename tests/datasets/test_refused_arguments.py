@@ -276,7 +276,7 @@ Call = Callable[[Any], Any]
     [
         (lambda value: fl.Cache("1MiB", route=value), "no", TypeError, "cache route must be True or False"),
         (lambda value: fl.Cache("1MiB", share=value), 0, TypeError, "cache share must be True or False, got 0"),
-        (lambda value: fl.Cache("1MiB", spill=value), "", ValueError, "cache spill must be a folder, got ''; give"),
+        (lambda value: fl.Cache("1MiB", spill=value), "", ValueError, "cache spill must be a folder, got ''"),
         (lambda value: fl.Cache("1MiB", policy=value), np.zeros(2), ValueError, "cache policy must be one of"),
         (lambda value: fl.Cache("1MiB", keep=value), np.zeros(2), ValueError, "cache keep must be one of"),
         (fl.Cache, np.zeros(2), TypeError, "cache budget must be an int"),
