@@ -106,7 +106,7 @@ def _values(file: str) -> dict[str, float]:
     values |= {name: value for name, value in content.items() if isinstance(value, int | float)}
     if "pipelines" in content:  # of record/predict.py
         pipelines = content["pipelines"].values()
-        values |= {"pipelines": len(pipelines), "within 15 %": sum(pipeline["good"] for pipeline in pipelines)}
+        values |= {"pipelines": len(pipelines), "within 15%": sum(pipeline["good"] for pipeline in pipelines)}
     if "datasets" in content:  # of workers/tuning.py
         ratios = [dataset["ratio"] for dataset in content["datasets"].values()]
         values |= {"worst": min(ratios), "best": max(ratios), "peak, MiB": content["budget"]["peak"] / 2**20}

@@ -22,7 +22,7 @@ LARGE, LARGE_SIZE = 16, 64 << 20
 
 
 class Plain(Dataset[torch.Tensor]):
-    """What one writes for stock torch."""
+    """The dataset that one writes for stock torch."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
@@ -57,7 +57,7 @@ def build() -> Path:
 
 
 def plain(*arguments: object) -> Callable[[], float]:
-    """What plain_read reaches."""
+    """The rate that plain_read reaches."""
     return lambda: float(subprocess.run(list(map(str, arguments)), check=True, capture_output=True).stdout)
 
 

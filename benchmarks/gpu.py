@@ -47,7 +47,7 @@ class Ready(Dataset[torch.Tensor]):
 
 
 def moved(gpu: Gpu, batches: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """What a loop does about batches that are not on the device."""
+    """Copy batches that are not on the device to it, as a loop does."""
     for batch in batches:
         yield gpu.copy(batch)
 

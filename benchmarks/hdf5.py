@@ -49,7 +49,7 @@ def written(layout: str) -> Path:
 
 
 class Stock(Dataset[Any]):
-    """What is commonly written."""
+    """The HDF5 dataset that is commonly written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -148,7 +148,7 @@ def hits(cache: str, layout: Layout, machine: int, epochs: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What an epoch moves, as multiples of the dataset's size.
+    """The data that an epoch moves, as multiples of the dataset's size.
 
     Attributes:
         hits: the share of samples that come from a cache.

@@ -1,4 +1,4 @@
-"""Whether anything else keeps this machine busy, and waiting until nothing does."""
+"""Measuring how busy other programs keep this machine, and waiting until it is quiet."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def make_file() -> None:
 
 
 class StockLines(Dataset[torch.Tensor]):
-    """What one writes oneself: line starts (compact, for forks), seek, readline, ids, padding."""
+    """The dataset that one writes oneself: line starts (compact, for forks), seek, readline, ids, padding."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer | None) -> None:
         self.tokenizer = tokenizer

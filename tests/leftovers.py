@@ -1,4 +1,4 @@
-"""What a test may leave behind: threads, processes, shared memory and temporary files."""
+"""Helpers that find what a test leaves behind: threads, processes, shared memory and temporary files."""
 
 from __future__ import annotations
 

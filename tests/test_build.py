@@ -1,4 +1,4 @@
-"""What CMake says of a system that the core cannot be built on."""
+"""The message of CMake on a system that the core cannot be built on."""
 
 from __future__ import annotations
 

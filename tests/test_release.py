@@ -1,4 +1,4 @@
-"""What is released: one version, the sdist, and messages whose remedies work for everyone who has the package."""
+"""The release: one version, the sdist, and messages whose remedies work for everyone who has the package."""
 
 from __future__ import annotations
 

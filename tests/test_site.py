@@ -42,7 +42,7 @@ def name_of(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the pages take for granted: photos in class folders, shards of them, lines of text."""
+    """Make what the pages take for granted: photos in class folders, shards of them, lines of text."""
     root = tmp_path_factory.mktemp("site")
     for number in range(40):
         path = root / "photos" / "ab"[number % 2] / f"{number:02}.jpg"

@@ -156,12 +156,35 @@ def test_functions_are_short() -> None:
     assert long == []
 
 
+# Beginnings of docstrings that a stranger does not understand without the rest of the file.
+QUESTION = r"(What|Who|Whose|Whom|How|When|Whether|Where|Which|Why|To whom|Whatever|Whoever|Wherever|Stage)\b"
+
+
+def first_line(node: ast.AST) -> str:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return (ast.get_docstring(node) or "").partition("\n")[0] if isinstance(node, documented) else ""
+
+
+def is_understood_alone(node: ast.AST) -> bool:
+    """Whether a docstring says what its object is; a function that returns a bool may begin like this one."""
+    line, is_function = first_line(node), isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    if isinstance(node, ast.Module) and node.body and not line:
+        return False
+    return not re.match(QUESTION, line) or (is_function and line.startswith("Whether "))
+
+
 def test_first_lines_say_what_a_module_is() -> None:
     odd = [
-        f"{path.relative_to(SOURCE)}: {line}"
-        for path in FILES
-        if not (line := (ast.get_docstring(tree_of(path)) or "").partition("\n")[0])
-        or re.match(r"(What|Who|How|Whether|Stage) ", line)
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {first_line(node)}"
+        for folder in ("src", "tests", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if not is_understood_alone(node)
+    ]
+    odd += [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted((ROOT / "native").rglob("*.?pp"))
+        if (line := path.read_text().partition("\n")[0]).startswith("// ") and re.match(QUESTION, line[3:])
     ]
     assert odd == []
 

@@ -58,12 +58,12 @@ class Change(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """How many more there are, of those kept."""
+        """Return the increase of instructions over those kept, as a share."""
         return None if self.kept is None or self.now is None else self.now / self.kept - 1
 
     @property
     def problem(self) -> str | None:
-        """What keeps the check from passing."""
+        """Return what keeps the check from passing."""
         if self.kept is None:
             return "is new"
         if self.now is None:
@@ -104,7 +104,7 @@ def under_valgrind(options: list[str], program: Path, *arguments: str) -> tuple[
 
 
 def describe(program: Path) -> tuple[dict[str, str], dict[str, int]]:
-    """What the counts depend on besides the code; and the items of each path.
+    """Return what the counts depend on besides the code; and the items of each path.
 
     The program chooses its instruction set as it does when it is counted: AVX2 at best, because Valgrind has no
     AVX-512.

@@ -155,7 +155,7 @@ def _note(contestant: Contestant, answer: dict[str, Any]) -> None:
 
 
 def summary(work: Work, contestant: Contestant) -> dict[str, Any]:
-    """What is kept of a contestant: medians, and all values."""
+    """Return what is kept of a contestant: medians, and all values."""
     entry: dict[str, Any] = {"contestant": contestant.name, "adapter": contestant.adapter}
     if contestant.reason is not None or not contestant.turns:
         return {**entry, "reason": contestant.reason or "not timed"}

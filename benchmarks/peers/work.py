@@ -18,7 +18,7 @@ Batches = Iterable[Any]
 
 
 class WrongResult(Exception):
-    """What a contestant gave is not what the workload asks for; it is reported, and not timed."""
+    """Batches of a contestant that are not those of the workload; this is reported, and not timed."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Work:
 
     @property
     def expected(self) -> int:
-        """How many samples an epoch gives."""
+        """Return the number of samples of an epoch."""
         return min(self.count, self.batches * self.batch_size) if self.batches else self.count
 
     def prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether loaders are told rightly that they have too many workers: against what fewer of them then give."""
+"""A check of the advice to use fewer workers, against the rates measured with fewer."""
 
 from __future__ import annotations
 

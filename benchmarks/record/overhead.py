@@ -60,7 +60,7 @@ def make_data(folder: Path) -> None:
 
 
 class Pillow:
-    """What people write themselves."""
+    """The dataset of images that people write themselves."""
 
     def __init__(self, folder: Path) -> None:
         self.paths = sorted(folder.iterdir())

@@ -44,7 +44,7 @@ class Records(Sized):
 
 
 def collate(samples: list[dict[str, Any]]) -> Any:
-    """What people write for records: per batch some objects, per sample some steps."""
+    """A collate function as people write it for records: per batch some objects, per sample some steps."""
     columns = {name: [sample[name] for sample in samples] for name in samples[0]}
     masks = torch.nn.functional.one_hot(torch.arange(64) % 8).float()
     lengths = torch.tensor([len(values) for values in columns["values"]])
@@ -106,7 +106,7 @@ def processes(count: int, **more: Any) -> dict[str, Any]:
 
 @dataclass
 class Pipeline:
-    """What is measured ``before``, predicted with ``change``, and measured ``after``.
+    """A pipeline that is measured ``before``, predicted with ``change``, and measured ``after``.
 
     Attributes:
         warm: epochs before those that count, of ``after``.

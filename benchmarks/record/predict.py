@@ -35,7 +35,7 @@ def run(pipeline: Pipeline, settings: dict[str, Any], cores: int, warm: int = 0)
 
 
 def show(stats: Any) -> None:
-    """What a prediction was made from."""
+    """Print the figures that a prediction was made from."""
     for name, entry in stats["stages"].items():
         if entry["count"]:
             print(f"      {name:10}", {key: round(value, 4) for key, value in entry.items()})

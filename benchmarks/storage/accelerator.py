@@ -29,7 +29,7 @@ AHEAD = 64  # batches that the order has left at the end, so that loaders work u
 
 @dataclass
 class Emulated:
-    """What an accelerator did after its first step, which does not count: the loader starts up in it.
+    """The steps of an accelerator after the first, which does not count: the loader starts up in it.
 
     Attributes:
         seconds: from the end of the first step to the end of the last.

@@ -1,4 +1,4 @@
-"""What samples must be, and what batches hold: the same bytes from every contestant."""
+"""The check that every contestant gives the same bytes: those of the samples, read in the simplest way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.storage.work import Work
 
 
 def expected(work: Work, numbers: Sequence[int]) -> list[bytes]:
-    """What the samples are, read in the simplest way."""
+    """Return the samples, read in the simplest way."""
     if work.form == "rows":
         return _expected_rows(work, numbers)
     if work.source == "http":

@@ -28,7 +28,7 @@ def words(emulated: bool, one: Row) -> str:
 
 
 def value(row: Row, one: Row) -> float | None:
-    """What is compared: accelerators per core, or samples per second where none are emulated."""
+    """Return the figure that is compared: accelerators per core, or samples per second where none are emulated."""
     found = one.get("per_core" if row["emulated"] else "rate")
     return None if found is None or "reason" in one else float(found)
 

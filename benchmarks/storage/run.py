@@ -1,4 +1,4 @@
-"""How many emulated accelerators a core keeps busy: results/storage.json, a table and docs/benchmarks.md.
+"""The number of emulated accelerators that a core keeps busy: results/storage.json, a table, docs/benchmarks.md.
 
     python -m benchmarks.storage.run [--only TEXT ...] [--contestants TEXT ...] [--quick] [--cpu]
 
@@ -75,7 +75,7 @@ class Trial:
         return mean
 
     def result(self, *, emulate: bool, rounds: int) -> dict[str, Any]:
-        """What is kept: the largest number of accelerators and all tries, or rates where nothing is emulated."""
+        """Return what is kept: the largest number of accelerators and all tries, or rates without emulation."""
         kept: dict[str, Any] = {"contestant": self.contestant.name, "family": self.contestant.family}
         try:
             self.check()

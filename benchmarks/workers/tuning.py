@@ -79,7 +79,7 @@ class Turns:
 
 
 def whole_run(name: str) -> dict[str, Any]:
-    """How often settings are changed in a run, and when last."""
+    """Count the changes of settings in a run, and tell when the last was."""
     loader = fl.DataLoader(sized(name), batch_size=DATASETS[name][1])
     changes: list[float] = []
     started, before = time.perf_counter(), None
@@ -102,7 +102,7 @@ def whole_run(name: str) -> dict[str, Any]:
 
 
 def budget_run(name: str) -> dict[str, Any]:
-    """What a loader with a budget takes at most, beyond what was there before it began."""
+    """Return the memory that a loader with a budget takes at most, beyond what was there before it began."""
     dataset = sized(name)
     loader = fl.DataLoader(dataset, batch_size=DATASETS[name][1], memory=BUDGET)
     before, peak, over = tree_bytes(), 0, threading.Event()

@@ -48,7 +48,7 @@ class Epoch:
 
     @property
     def cpu_share(self) -> float:
-        """How busy the cores are, of those that this process may use."""
+        """Return how busy the cores are that this process may use."""
         return self.cpu_seconds / self.seconds / granted_cores()
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 def prepare(image: Image.Image) -> torch.Tensor:
     """Turn an image into what the model takes."""
     # MISTAKE 3: the work is done at full size, and what does not matter is thrown away last. All 307,200 pixels
-    # become three float32 numbers and are normalised; 9,216 of them (3 %) are left when that is done.
+    # become three float32 numbers and are normalised; 9,216 of them (3%) are left when that is done.
     pixels = np.asarray(image).astype(np.float32) / 255
     pixels = (pixels - np.float32(MEAN)) / np.float32(STD)
     width, height = (SHORTER * side // min(image.size) for side in image.size)

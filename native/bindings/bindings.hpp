@@ -1,5 +1,5 @@
-// Shared by the files of bindings. Each binding converts its arguments, releases the GIL and calls the core;
-// errors are mapped to Python's in errors.cpp.
+// Declarations shared by the files of bindings. Each binding converts its arguments, releases the GIL and
+// calls the core; errors are mapped to Python's in errors.cpp.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -278,7 +278,7 @@ class AdaptableLoader(StatefulSource[T_co]):
         """Return a loader like this one, with these arguments of torch's DataLoader instead of its own.
 
         For frameworks that put a sampler or a dataset of their own into a loader. Both loaders share their cache
-        and what is recorded, so that this one's :meth:`report` tells of the other.
+        and what is recorded, so that this one's :meth:`foreload.DataLoader.report` tells of the other.
 
         Args:
             arguments: by name, with ``dataset`` among them; ``num_workers`` stays as this loader was given it.

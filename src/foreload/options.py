@@ -37,7 +37,7 @@ _LARGEST_SHARE = 0.9
 
 
 class LoadingMode(Enum):
-    """When a dataset reads its samples, and what it keeps in memory.
+    """The way that a dataset reads its samples: on demand, all at the start, or as a stream.
 
     >>> LoadingMode("eager") is LoadingMode.EAGER
     True
@@ -152,7 +152,7 @@ class Cache:
         if self.spill is not None and not isinstance(self.spill, (str, os.PathLike)):
             raise TypeError(f"cache spill must be a folder, got {self.spill!r}")
         if self.spill is not None and not os.fspath(self.spill):
-            raise ValueError("cache spill must be a folder, got ''; say '.' for the present one")
+            raise ValueError("cache spill must be a folder, got ''; give '.' for the current one")
         check_bool("cache route", self.route)
         check_bool("cache share", self.share)
         most = int(_LARGEST_SHARE * granted_memory())

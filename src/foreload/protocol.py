@@ -132,12 +132,12 @@ class BatchOptions(Protocol):
 
     @property
     def on_error(self) -> OnError:
-        """Whether a sample that cannot be loaded is raised, skipped or replaced."""
+        """The way to handle a sample that cannot be loaded: raise, skip or replace."""
         ...
 
     @property
     def errors(self) -> list[Any]:
-        """Where samples that failed are recorded (:class:`foreload.batch.failure.SampleError`)."""
+        """The records of samples that failed (:class:`foreload.batch.failure.SampleError`)."""
         ...
 
     @property
@@ -147,7 +147,7 @@ class BatchOptions(Protocol):
 
     @property
     def device(self) -> torch.device | None:
-        """Where batches are delivered; None: as they were made."""
+        """The device that batches are delivered on; None: as they were made."""
         ...
 
     @property
@@ -259,7 +259,7 @@ class LoaderDefaults:
         return None
 
     def seeded_sampler(self, seed: int) -> torch.utils.data.Sampler[int] | None:
-        """Return the sampler for ``shuffle=True, seed=seed``; None: :class:`foreload.KeyedSampler`."""
+        """Return the sampler for ``shuffle=True, seed=seed``; None: :class:`foreload.order.KeyedSampler`."""
         return None
 
     def check_order(self) -> None:

@@ -1,4 +1,4 @@
-"""What containers of the user's classes do, and which of them there are, is the same after a copy."""
+"""Containers of the user's classes behave the same after a copy, and enums keep their members."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class AttributesSet(dict[str, Any]):
 
 
 class Registered(dict[str, Any]):
-    """How it is pickled is said elsewhere."""
+    """A dict whose pickling is registered with copyreg."""
 
     lock: Any = None
 

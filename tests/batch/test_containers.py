@@ -1,4 +1,4 @@
-"""What a sample of a dataset that is held in memory is: of the dataset's own type, or it is refused."""
+"""Samples of datasets that are held in memory have the dataset's own type, or are refused."""
 
 from __future__ import annotations
 

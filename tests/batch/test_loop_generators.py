@@ -1,4 +1,4 @@
-"""Whether the loop's generators have been drawn from: as their libraries' own functions tell it."""
+"""Draws from the loop's generators are noticed, also by way of their libraries' own functions."""
 
 import pickle
 import random

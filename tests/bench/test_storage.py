@@ -130,7 +130,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def loads_of(short: Work) -> dict[str, contestants.Load]:
-    """What takes part in a workload, without worker processes of stock's."""
+    """Return what takes part in a workload, without worker processes of stock's."""
     found = {"stock": partial(contestants.stock, 0)}
     found |= {one.name: one.load for one in contestants.ALL if one.family == "foreload" and one.loads(short)}
     return found

@@ -34,7 +34,7 @@ class Counted(Dataset[Any]):
 
 
 def block(sample: Any) -> int:
-    """What a sample takes of the budget."""
+    """Return the bytes that a sample takes of the budget."""
     return -(-sum(map(len, serialize(sample))) // 64) * 64 + 64
 
 

@@ -35,7 +35,7 @@ class Half(Base):
 
 
 def is_best(dataset: Base, accesses: list[int]) -> bool:
-    """Whether there are at most 0.5 % more loads than there have to be."""
+    """Whether there are at most 0.5% more loads than there have to be."""
     return int(dataset.calls.sum()) <= 1.005 * belady(accesses, CAPACITY)
 
 

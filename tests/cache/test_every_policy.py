@@ -1,4 +1,4 @@
-"""What holds for every cache policy and every kind of worker: samples, order, generators and predictions."""
+"""Every cache policy with every kind of worker: samples, order, generators and predictions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PROCESSES: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def stocks(order: str, own: bool, epochs: int, persistent: bool) -> tuple[Any, Any]:
-    """What torch gives, which draws base seeds without workers too, but only once for persistent ones."""
+    """Return what torch gives, which draws base seeds without workers too, but only once for persistent ones."""
     arguments = {"num_workers": 2 if persistent else 0, "persistent_workers": persistent}
     got, states, _ = epochs_of(TorchDataLoader, Varied(), order, own, epochs, **arguments)
     return got, states

@@ -68,7 +68,7 @@ def test_samples_that_cannot_be_pickled_are_loaded_each_time(read: Callable[[int
 
 
 class Refuses:
-    """What a class of somebody's may do when it is asked for its state."""
+    """A class that raises when it is asked for its state."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""What transforms of rows draw that are read many at a time."""
+"""Random numbers of transforms of rows that are read many at a time."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_what_is_not_read_and_what_loading_counts_is_no_change() -> None:
 
 
 class Reader:
-    """What a dataset opens when it first needs it."""
+    """A reader that a dataset opens when it first needs it."""
 
     scale = 1
 

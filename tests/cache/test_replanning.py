@@ -16,7 +16,7 @@ from tests.cache.stock_loaders import CAPACITY, SAMPLERS, Half, Make, N, is_best
 
 
 def run(dataset: Any, sampler: Any, epochs: int, **arguments: Any) -> list[int]:
-    """What a stock loader gives in some epochs, without a warning."""
+    """Return what a stock loader gives in some epochs, without a warning."""
     accesses = []
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -30,7 +30,7 @@ def run(dataset: Any, sampler: Any, epochs: int, **arguments: Any) -> list[int]:
 
 
 def replayed(make: Make, epochs: int, seed: int, **arguments: Any) -> list[int]:
-    """What a stock loader of a dataset without a cache gives."""
+    """Return what a stock loader of a dataset without a cache gives."""
     generator = torch.Generator().manual_seed(seed)
     sampler = make(generator)
     own = {"generator": generator} if arguments.pop("shared", False) else {}

@@ -125,7 +125,7 @@ def opened(browser: Any, address: str, width: int, scheme: str, before: str = ""
 
 
 def answer_of(address: str) -> str:
-    """What the server says by itself, which tells a fault of its own from one of the browser's."""
+    """Return what the server says by itself, which tells a fault of its own from one of the browser's."""
     try:
         with urllib.request.urlopen(address.replace("?", "state.json?"), timeout=PATIENCE / 1000) as answer:
             return str(answer.read().decode())

@@ -12,7 +12,7 @@ from tests.cli.served import Page
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's programs keep their sockets; paths of sockets are short."""
+    """Return the folder for the sockets of this test's programs; paths of sockets are short."""
     found = tmp_path_factory.mktemp("s")
     monkeypatch.setenv("TMPDIR", str(found))
     monkeypatch.setattr("tempfile.tempdir", str(found))

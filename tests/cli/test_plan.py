@@ -63,9 +63,9 @@ def test_shares_that_hold_no_image_are_a_row_like_others(tmp_path: Path) -> None
 def test_what_plan_ends_with_follows_from_its_table() -> None:
     result = run("plan", 1000, "--budget", "10%,50%,90%,99%,100%", "--epochs", 3)
     *_, before, sentence, argument = result.stdout.splitlines()
-    assert before == "beyond 990 samples, more memory saves less than 5 % of the time without a cache"
+    assert before == "beyond 990 samples, more memory saves less than 5% of the time without a cache"
     assert argument == "cache=990 * sample_bytes"
-    rate, took = re.search(r"990 samples \(99%\)\W+([\d.]+) +(\d+ %)", result.stdout).groups()  # type: ignore[union-attr]
+    rate, took = re.search(r"990 samples \(99%\)\W+([\d.]+) +(\d+%)", result.stdout).groups()  # type: ignore[union-attr]
     assert sentence.startswith(f"hit rate {rate}, an epoch in {took} of its time")
     assert run("plan", 1000, "--ranks", 2, "--budget", "100%").stdout.splitlines()[-1].endswith("share=False)")
     assert run("plan", 1000, "--budget", "0").stdout.splitlines()[-1] == "cache=None"

@@ -61,7 +61,7 @@ class Client:
 
     @contextmanager
     def events(self) -> Iterator[Iterator[Any]]:
-        """What a browser is told, as it comes."""
+        """Yield what a browser is told, as it comes."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.request("GET", "/events")
         answer = connection.getresponse()

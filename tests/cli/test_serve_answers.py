@@ -27,7 +27,7 @@ for needed in ("starlette", "uvicorn", "plotly"):
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """What a process answers about a loader that has run."""
+    """Return what a process answers about a loader that has run."""
     loader = fl.DataLoader(list(range(64)), batch_size=4, cache="1MiB", num_workers=2, workers="threads")
     for _ in range(2):
         list(loader)

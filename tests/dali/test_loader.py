@@ -244,7 +244,7 @@ def test_outputs_may_have_names_and_shapes_of_their_own() -> None:
     loader = DALILoader(Files(), whole, 3, outputs=("file", "number"), num_workers=0)
     for batch in loader:
         assert [len(file) for file in batch["file"]] == [3 + n % 5 for n in batch["number"].tolist()]
-    with pytest.raises(ValueError, match="outputs has 1 names, but the pipeline returns 2"):
+    with pytest.raises(ValueError, match="outputs has 1 names, but the pipeline returns 2 outputs; give one name"):
         next(iter(DALILoader(Files(), whole, 3, outputs=("file",), num_workers=0)))
     one = lambda source, batch_size, prefetch_queue_depth: Pipeline(
         source, lambda value: (value.copy(),), batch_size, prefetch_queue_depth
@@ -310,7 +310,7 @@ def test_what_cannot_be_is_said() -> None:
         DALILoader(fl.ImageDataset.stream, stand_in)
     with pytest.raises(ValueError, match="batch_size must be 1 or more"):
         make(batch_size=0)
-    with pytest.raises(TypeError, match="a field of the sample is str"):
+    with pytest.raises(TypeError, match="field 0 of sample 0 is str; convert it in the dataset"):
         next(iter(DALILoader(["text"], stand_in, num_workers=0)))
 
 

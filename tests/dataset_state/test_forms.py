@@ -1,4 +1,4 @@
-"""How numbers are to be taken is watched: shapes, flags and gradients. Many bytes are compared in part."""
+"""Changes of arrays in form are seen: shapes, flags and gradients. Many bytes are compared in part."""
 
 from __future__ import annotations
 

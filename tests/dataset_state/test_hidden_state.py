@@ -160,7 +160,7 @@ def test_what_is_empty_does_not_change(empty: Any) -> None:
 
 @pytest.mark.parametrize("count", [global_variable, class_attribute, default_value, draws, Call()])
 def test_state_of_a_transform_is_found(count: Any) -> None:
-    """What is applied to samples is looked through like the dataset, a plain function too."""
+    """Transforms of samples are looked through like the dataset, a plain function too."""
     watch = StateWatch([1, 2], count)
     for _ in range(2):
         assert count() > 0

@@ -1,4 +1,4 @@
-"""Whose memory a tensor lies in is known, as far as Python objects own it."""
+"""The owner of a tensor's memory is known, as far as Python objects own it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What datasets often hold, and libraries change as it is used: tables, archives of arrays, unbound proxies."""
+"""Attributes that libraries change as they are used: tables, archives of arrays, unbound proxies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where loading makes something is told by its place, and what is made by what it holds open."""
+"""Objects that loading makes are told apart by their place, and by what they hold open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is set while worker processes start is seen: it is in none of their copies, or in only some."""
+"""Values set while worker processes start are seen: they are in none of their copies, or in only some."""
 
 from __future__ import annotations
 

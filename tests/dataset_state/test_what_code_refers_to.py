@@ -1,4 +1,4 @@
-"""Whatever samples can be made from is looked at, by whichever way the dataset's code refers to it."""
+"""Everything that samples can be made from is observed, in any way that the dataset's code refers to it."""
 
 from __future__ import annotations
 

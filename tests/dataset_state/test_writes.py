@@ -1,4 +1,4 @@
-"""Whatever is written to large arrays and tensors is seen, wherever it lies, where the system tells of writes."""
+"""All writes to large arrays and tensors are seen, where the system tells of writes."""
 
 from __future__ import annotations
 

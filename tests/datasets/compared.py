@@ -33,7 +33,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def split_epoch(make: Callable[[], Any], batches: int) -> tuple[Any, Any, Any]:
-    """What a loader gives in a row; and the same in two parts, by two loaders."""
+    """Return what a loader gives in a row; and the same in two parts, by two loaders."""
     loader = make()
     epoch = iter(loader)
     first = [next(epoch) for _ in range(batches)]

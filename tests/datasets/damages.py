@@ -47,7 +47,7 @@ SOUND = {
 
 
 def places(data: bytes, codes: range | int) -> list[int]:
-    """Where markers with these codes are."""
+    """Return the positions of markers with these codes."""
     wanted = range(codes, codes + 1) if isinstance(codes, int) else codes
     return [i for i in range(2, len(data) - 1) if data[i] == 0xFF and data[i + 1] in wanted]
 

@@ -35,7 +35,7 @@ SIZES = [1, 511, 512, 513, 4095, 4096, 4097, 65535, 65536, 65537, (3 << 20) + 5]
 
 
 def cached_pages(path: Path) -> int:
-    """How much of a file the page cache holds."""
+    """Return how much of a file the page cache holds."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         pages = -(-len(mapped) // mmap.PAGESIZE)
         told = (ctypes.c_ubyte * pages)()

@@ -1,4 +1,4 @@
-"""Files of any format, and files that are no images."""
+"""Files of any format, and files that are not images."""
 
 from __future__ import annotations
 

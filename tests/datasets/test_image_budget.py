@@ -1,4 +1,4 @@
-"""How many images a dataset keeps, in how many bytes, and which ones."""
+"""The budget of a dataset for images that it keeps: their number, their bytes, and the order of eviction."""
 
 from __future__ import annotations
 

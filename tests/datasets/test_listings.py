@@ -1,4 +1,4 @@
-"""Which files of a folder are samples, in which order, and what their classes are called."""
+"""The files of a folder that are samples, their order, and the names of their classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 
 def image_folder(root: Path) -> tuple[list[tuple[str, int]], dict[str, int]]:
-    """What torchvision's find_classes and make_dataset return."""
+    """Return what torchvision's find_classes and make_dataset return."""
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     class_to_idx = {name: number for number, name in enumerate(classes)}
     samples = []

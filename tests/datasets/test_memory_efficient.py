@@ -139,7 +139,7 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         fl.MemoryEfficientDataset(tmp_path / "nowhere")
     (tmp_path / "x.xyz").write_text("?")
-    with pytest.raises(ValueError, match=r"x\.xyz.*of no known kind"):
+    with pytest.raises(ValueError, match=r"x\.xyz.*of an unknown kind"):
         fl.MemoryEfficientDataset(tmp_path / "x.xyz")
 
 

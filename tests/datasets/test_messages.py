@@ -1,4 +1,4 @@
-"""What is wrong is said by datasets, not left to Python."""
+"""Errors of datasets say what is wrong, instead of errors of Python."""
 
 from __future__ import annotations
 

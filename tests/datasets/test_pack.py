@@ -25,7 +25,7 @@ from tests.programs import Program
 
 
 def members(folder: Path) -> list[tuple[str, bytes]]:
-    """What tarfile finds in all shards."""
+    """Return what tarfile finds in all shards."""
     found = []
     for shard in sorted(folder.glob("*.tar")):
         with tarfile.open(shard) as tar:
@@ -113,7 +113,7 @@ def test_a_file_between_images_is_warned_of(tmp_path: Path) -> None:
     pack(source, tmp_path / "clean")
     assert len(fl.ImageDataset(source)) == len(fl.ImageDataset(tmp_path / "clean")) == 3
     (source / "cat" / "notes.txt").write_text("mine")
-    with pytest.warns(UserWarning, match=r"1 of 4 files are no images, such as .*notes\.txt.*move them away"):
+    with pytest.warns(UserWarning, match=r"1 of 4 files are not images, such as .*notes\.txt.*move them away"):
         pack(source, tmp_path / "mixed")
 
 

@@ -15,7 +15,7 @@ import foreload as fl
 
 
 class Cudart:
-    """What of CUDA's runtime locks pages.
+    """A stand-in for the part of CUDA's runtime that locks pages.
 
     Attributes:
         locked: the sizes of what is locked, by address.

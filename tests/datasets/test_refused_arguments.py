@@ -276,7 +276,7 @@ Call = Callable[[Any], Any]
     [
         (lambda value: fl.Cache("1MiB", route=value), "no", TypeError, "cache route must be True or False"),
         (lambda value: fl.Cache("1MiB", share=value), 0, TypeError, "cache share must be True or False, got 0"),
-        (lambda value: fl.Cache("1MiB", spill=value), "", ValueError, "cache spill must be a folder, got ''; say"),
+        (lambda value: fl.Cache("1MiB", spill=value), "", ValueError, "cache spill must be a folder, got ''"),
         (lambda value: fl.Cache("1MiB", policy=value), np.zeros(2), ValueError, "cache policy must be one of"),
         (lambda value: fl.Cache("1MiB", keep=value), np.zeros(2), ValueError, "cache keep must be one of"),
         (fl.Cache, np.zeros(2), TypeError, "cache budget must be an int"),
@@ -318,7 +318,7 @@ def test_images_are_not_loaded_for_a_device_that_is_none(
     monkeypatch.setattr(fl.HighPerformanceDataset, "__init__", lambda *_: pytest.fail("it reads the files"))
     with pytest.raises(RuntimeError, match=r"^prefetch_device must be one such as 'cuda'"):
         fl.create_dataloader(files, [0, 1], preload=True, prefetch_device="gpu0")
-    with pytest.raises(RuntimeError, match=r"^prefetch_device 'cuda.* say prefetch_device='cpu'|finds \d+ CUDA"):
+    with pytest.raises(RuntimeError, match=r"^prefetch_device 'cuda.* pass prefetch_device='cpu'|finds \d+ CUDA"):
         fl.create_dataloader(files, [0, 1], preload=True, prefetch_device="cuda:99")
 
 

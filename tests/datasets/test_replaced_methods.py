@@ -1,4 +1,4 @@
-"""What a subclass replaces shows in every way of loading, with a cache and without."""
+"""Methods that a subclass replaces are used in every way of loading, with a cache and without."""
 
 from __future__ import annotations
 

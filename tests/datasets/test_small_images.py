@@ -40,7 +40,7 @@ def philox(seed: int, epoch: int, index: int) -> Iterator[int]:
 
 
 def jittered(image: np.ndarray[Any, Any], widths: tuple[float, ...], draw: Iterator[int]) -> np.ndarray[Any, Any]:
-    """What Pillow makes of brightness, contrast and saturation."""
+    """Return what Pillow makes of brightness, contrast and saturation."""
     steps = [0, 1, 2, 3]
     for i in (3, 2, 1):
         j = next(draw) * (i + 1) >> 32
@@ -58,7 +58,7 @@ def jittered(image: np.ndarray[Any, Any], widths: tuple[float, ...], draw: Itera
 
 
 def expected(transform: SmallImageTransform, image: np.ndarray[Any, Any], draw: Iterator[int]) -> torch.Tensor:
-    """What NumPy makes of an image (height x width x 3)."""
+    """Return what NumPy makes of an image (height x width x 3)."""
     height, width = transform.size
     pad = transform.padding
     padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))

@@ -70,7 +70,7 @@ CHANGES: dict[str, Callable[[TensorDataset], Any]] = {
 
 
 def what_comes(kind: Any, change: Callable[[TensorDataset], Any]) -> list[Any]:
-    """What comes before and after a change, or the class of the error."""
+    """Return what comes before and after a change, or the class of the error."""
     dataset, come = make(), list[Any]()
     try:
         for number, batch in enumerate(kind(dataset, batch_size=BATCH, num_workers=0)):

@@ -1,4 +1,4 @@
-"""What a transform returns is kept from reuse, whatever it is nested in; and what an epoch does first."""
+"""Results of a transform are kept from reuse, whatever they are nested in; and the first step of an epoch."""
 
 from __future__ import annotations
 

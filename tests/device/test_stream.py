@@ -232,7 +232,7 @@ def test_a_device_that_is_not_there_is_named(make: Any) -> None:
 
 @pytest.mark.parametrize("device", ["xpu", "hpu:0", "privateuseone"])
 def test_a_device_of_another_kind_that_torch_cannot_use_is_named(device: str) -> None:
-    with pytest.raises(RuntimeError, match=f"device '{device}' is asked for, but this torch cannot use it; say"):
+    with pytest.raises(RuntimeError, match=f"device '{device}' is asked for, but this torch cannot use it; pass"):
         fl.PrefetchLoader([], device)
 
 

@@ -1,4 +1,4 @@
-"""What needs a GPU."""
+"""Epochs on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When worker processes go further ahead of the loop: simulated, batch by batch, for workers that take turns."""
+"""The depth at which worker processes load ahead, simulated batch by batch, for workers that take turns."""
 
 from __future__ import annotations
 

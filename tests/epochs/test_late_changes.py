@@ -1,4 +1,4 @@
-"""What a loop changes of a sampler after it has asked for an iterator shows as in torch."""
+"""Changes that a loop makes to a sampler after it has asked for an iterator take effect as in torch."""
 
 from __future__ import annotations
 

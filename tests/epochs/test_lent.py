@@ -42,7 +42,7 @@ def test_a_buffer_that_is_filled_again_is_the_loops_until_it_asks_for_the_next(t
 
 
 def test_so_it_is_with_one_worker_thread() -> None:
-    """Where stock raises, since no process can be sent a lock."""
+    """Stock raises here, since no process can be sent a lock."""
     found = []
     with pytest.warns(UserWarning, match="copying it fails"):
         for batch in fl.DataLoader(

@@ -1,4 +1,4 @@
-"""What each process makes for itself: once, neither pickled nor used by a fork, and no state of a dataset."""
+"""Objects made once per process: neither pickled nor used by a fork, and no state of a dataset."""
 
 import copy
 import os

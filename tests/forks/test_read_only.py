@@ -279,7 +279,7 @@ def test_what_a_sample_names_itself_beside_temporary_files_is_not_its_own(change
 
 
 class Kept(Dataset[Any]):
-    """What is computed in full precision the first time, and read in half of it from then on."""
+    """Samples that are computed in full precision the first time, and read in half of it from then on."""
 
     def __init__(self, folder: Path, size: int = 400) -> None:
         self.folder, self.size = folder, size

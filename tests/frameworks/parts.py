@@ -1,4 +1,4 @@
-"""What the tests of frameworks share: data, a model, and copies of how frameworks build loaders."""
+"""Helpers of the tests of frameworks: data, a model, and copies of how frameworks build loaders."""
 
 from __future__ import annotations
 

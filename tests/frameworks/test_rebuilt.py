@@ -314,7 +314,7 @@ def test_from_torch_gives_the_same_batches(name: str) -> None:
 
 
 class Wrapper:
-    """What Accelerate makes of a loader."""
+    """A wrapper like the one that Accelerate puts around a loader."""
 
     def __init__(self, loader: Any) -> None:
         self.base_dataloader = loader

@@ -32,7 +32,7 @@ class Pairs(list[Any]):
 
 
 class Saveable:
-    """What SpeechBrain 1.1 adds to a loader: it writes down how many batches are over, and reads that back."""
+    """The addition of SpeechBrain 1.1 to a loader: it saves the number of batches that are over, and loads it."""
 
     _speechbrain_recovery_skip_to: int | None = None
     _speechbrain_iterator: Any = None

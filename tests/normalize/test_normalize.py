@@ -133,7 +133,9 @@ def test_images_are_found_where_they_are_said_to_be() -> None:
 
 def test_what_cannot_be_is_said() -> None:
     x = images(2, 3, 4, 4)
-    with pytest.raises(TypeError, match=r"which entry of a mapping they are, as in Normalize\(images='image'\)"):
+    with pytest.raises(
+        TypeError, match=r"name the entry of a mapping that holds them, as in Normalize\(images='image'\)"
+    ):
         Normalize()({"image": x})
     with pytest.raises(TypeError, match=r"Normalize\(images='picture'\): .* no such entry, it has \['image'\]"):
         Normalize(images="picture")({"image": x})

@@ -34,7 +34,7 @@ def mixture(weights: Any = (5, 3, 2), **options: Any) -> fl.Mixture:
 
 
 def worst(mixed: fl.Mixture, order: list[int], weights: dict[Any, Any] | None = None) -> Fraction:
-    """How far the share of any dataset is from the exact one after any number of samples."""
+    """Return how far the share of any dataset is from the exact one after any number of samples."""
     weights = weights or dict(zip(mixed.names, mixed.shares, strict=True))
     total = sum(map(Fraction, weights.values()))
     counts: Counter[Any] = Counter()

@@ -42,7 +42,7 @@ def test_the_keyed_order_visits_everything_once(n: int) -> None:
 
 
 def test_the_keyed_order_is_uniform() -> None:
-    # Where each sample lands over many keys; the bounds are those of 99.99 % of chi-squares.
+    # Where each sample lands over many keys; the bounds are those of 99.99% of chi-squares.
     for n, bound in ((5, 45), (8, 94), (40, 1733)):
         keys = 20000
         counts = np.zeros((n, n))

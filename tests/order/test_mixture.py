@@ -181,7 +181,7 @@ def test_parts_load_their_samples_of_a_batch_together() -> None:
     assert mixed.__getitems__(batch) == batch
     assert [part.loaded for part in parts] == [[-2], [1, 0], [-2]]
     assert Subset(mixed, batch).__getitems__([0, 1]) == [25, 3]
-    with pytest.raises(IndexError, match="sample 30 of a mixture of 30"):
+    with pytest.raises(IndexError, match="index 30 is out of range for a mixture of 30 samples"):
         mixed.__getitems__([0, 30])
 
 
@@ -280,7 +280,7 @@ class Endless(IterableDataset[int]):
         (lambda: mixture("123"), TypeError, "weights must be a list or a dict"),
         (lambda: mixture(num_samples=0), ValueError, "num_samples must be 1 or more"),
         (lambda: mixture(num_samples=1.5), TypeError, "num_samples must be an int"),
-        (lambda: mixture()[77], IndexError, "sample 77 of a mixture of 77"),
+        (lambda: mixture()[77], IndexError, "index 77 is out of range for a mixture of 77 samples"),
         (lambda: mixture().where("a"), TypeError, "index of a mixture must be an int"),  # type: ignore[arg-type]
         (lambda: MixtureSampler(Part(3), 0), TypeError, "mixture must be a foreload.Mixture"),  # type: ignore[arg-type]
         (lambda: MixtureSampler(mixture(), -1), ValueError, "seed"),

@@ -150,5 +150,5 @@ def test_a_state_of_another_mixture_is_refused() -> None:
         fl.DataLoader(other, 4, shuffle=True, seed=1, num_workers=0).load_state_dict(loader.state_dict())
     plain = fl.DataLoader(Part(77), 4, shuffle=True, seed=1, num_workers=0)
     next(iter(plain))
-    with pytest.raises(ValueError, match="was no MixtureSampler"):
+    with pytest.raises(ValueError, match="was not a MixtureSampler"):
         loader.load_state_dict(plain.state_dict())

@@ -41,7 +41,7 @@ class Squares(Dataset[torch.Tensor]):
 
 
 def epochs(cls: Any, make: Any, seed: int, count: int = 2, stop: int | None = None) -> Any:
-    """What a loader gives in some epochs, and the state of the random numbers afterwards."""
+    """Return what a loader gives in some epochs, and the state of the random numbers afterwards."""
     torch.manual_seed(seed)
     dataset, arguments, generator = make()
     loader = cls(dataset, **arguments)

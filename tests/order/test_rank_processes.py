@@ -77,7 +77,7 @@ def load_all(rank: int, world: int) -> dict[str, Any]:
 
 
 def shared(order: list[int], world: int, batch: int, drop_last: bool) -> list[list[list[int]]]:
-    """What each rank loads in each step, as torch's sampler and batch sampler have it."""
+    """Return what each rank loads in each step, as torch's sampler and batch sampler have it."""
     parts: list[Any] = [
         DistributedSampler(order, world, rank, shuffle=False, drop_last=drop_last)  # type: ignore[arg-type]
         for rank in range(world)

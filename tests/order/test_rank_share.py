@@ -39,7 +39,7 @@ def as_rank(monkeypatch: pytest.MonkeyPatch) -> Ranks:
 
 
 def dealt(order: list[int], ranks: int, rank: int, drop_last: bool) -> list[int]:
-    """What torch deals to a rank of an order."""
+    """Return what torch assigns to a rank of an order."""
     places: Any = DistributedSampler(order, ranks, rank, shuffle=False, drop_last=drop_last)  # type: ignore[arg-type]
     return [order[place] for place in places]
 

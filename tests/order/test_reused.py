@@ -1,4 +1,4 @@
-"""What samplers and streams yield is taken as it is then, however they go on; and any index that torch takes."""
+"""Buffers that samplers and streams reuse are read as they were yielded; and any index that torch takes."""
 
 from __future__ import annotations
 

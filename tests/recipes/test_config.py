@@ -81,7 +81,7 @@ def test_it_is_the_same_after_a_file(language: str, as_what: Any, tmp_path: Path
     with pytest.raises(TypeError, match=r"größe.conf' must hold the fields .* is a list"):
         read(path)
     Path(path).write_text("{")
-    with pytest.raises(ValueError, match=f"größe.conf' is no valid {language.upper()}: "):
+    with pytest.raises(ValueError, match=f"größe.conf' is not valid {language.upper()}: "):
         read(path)
     with pytest.raises(ValueError, match="unknown field 'batchsize'; there are batch_size, num_workers"):
         read('{"batchsize": 5}')
@@ -174,7 +174,7 @@ def test_a_field_is_there_once(read: Any, text: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(text)
     for source in (text, tmp_path / "config"):
         with pytest.raises(
-            ValueError, match=r"is no valid (JSON|YAML): the field 'batch_size' is there 2 times; leave"
+            ValueError, match=r"is not valid (JSON|YAML): the field 'batch_size' occurs 2 times; keep one"
         ):
             read(source)
 

@@ -33,7 +33,7 @@ class Slow(Dataset[Any]):
 
 
 def check(stats: Stats) -> None:
-    """What holds of all stats."""
+    """Assert what holds of all stats."""
     assert stats == json.loads(json.dumps(stats))
     assert list(stats["stages"]) == [stage.name for stage in Stage]
     assert stats.keys() == get_type_hints(Stats).keys()

@@ -43,7 +43,7 @@ class Terminal:
 
     @property
     def screen(self) -> list[str]:
-        """What is left on the screen in the end."""
+        """Return what is left on the screen in the end."""
         lines, row, column = [""], 0, 0
         for code, character in re.findall(r"\x1b\[([0-9;?]*[A-Za-z])|(.)", self.written.decode(), re.DOTALL):
             if code.endswith("A"):

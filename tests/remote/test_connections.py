@@ -28,7 +28,7 @@ Serve = Callable[[Path], Server]
 def read(
     url: str, *ranges: tuple[int, int], version: list[Any] | None = None, patience: Patience = SHORT
 ) -> list[bytes | None]:
-    """What is read, one range after the other; None where the library has to be asked."""
+    """Return what is read, one range after the other; None where the library has to be asked."""
 
     async def all_of() -> list[bytes | None]:
         own, found, loop = Connections(), list[bytes | None](), asyncio.get_running_loop()

@@ -90,7 +90,7 @@ def test_a_relabelled_shard_in_a_tar_dataset(shard: Path, serve: Any, tmp_path: 
 
 @pytest.mark.sampled(1)
 def test_a_kept_index_of_a_server_without_validators(shard: Path, serve: Any, tmp_path: Path) -> None:
-    """Where tags do not tell versions apart, an index is kept for another shard."""
+    """If tags do not tell versions apart, an index is kept for another shard."""
     folder = tmp_path / "served"
     folder.mkdir()
     server = serve(folder)

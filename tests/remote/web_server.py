@@ -105,7 +105,7 @@ class Server(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def handle_error(self, *_: Any) -> None:
-        """Whoever asked has gone."""
+        """Ignore errors: whoever asked has gone."""
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{name}"

@@ -1,4 +1,4 @@
-"""Where other programs have the cores, waiting for one is no other kind of waiting."""
+"""Waiting for a core that other programs have is not taken for another kind of waiting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_waiting_for_a_core_is_not_waiting_for_a_disk() -> None:
     seen["lock"] = {"looks": 73, "held_share": 0.1}
     busy = verdict(stats(2, **seen, cpu={**cores, "queued_seconds": 5.0}))
     assert busy.kind == "decode-bound"
-    line = "68 % of the time, each worker was ready to work, but had no core"
+    line = "68% of the time, each worker was ready to work, but had no core"
     assert line in busy.evidence
     assert not any("no core" in line for line in verdict(stats(2, **seen, cpu=cores)).evidence)
 

@@ -46,7 +46,7 @@ def test_sentence_evidence_and_table_speak_of_the_same_whole(case: str) -> None:
     rows = table(str(report))
     waits = re.search(r"waits for data (?:only )?(.*?%) of the time", report.verdict.sentence)
     assert waits is not None
-    assert rows.get("the loop, waiting", "0 %") == waits[1]
+    assert rows.get("the loop, waiting", "0%") == waits[1]
     names = {
         "reading": "reading",
         "decoding": "decoding",
@@ -54,7 +54,7 @@ def test_sentence_evidence_and_table_speak_of_the_same_whole(case: str) -> None:
         "collating": "collating",
     }
     (spent,) = [line for line in report.verdict.evidence if line.startswith("of the loop's ")] or [""]
-    for share, what in re.findall(r"((?:under )?[\d.]+ %) ([a-z ]+)", spent):
+    for share, what in re.findall(r"((?:under )?[\d.]+%) ([a-z ]+)", spent):
         if what in names:
             assert rows[names[what]] == share
 
@@ -63,11 +63,11 @@ def test_the_table_says_what_its_shares_are_of() -> None:
     seen = stats(2, stages={"sample": stage(9.0, 1.0), "batch": stage(1.0, 1.0)})
     text = str(Report(seen))
     assert "Of the loop's 5 s (a worker's stages: the mean of 2 workers)" in text
-    assert table(text)["your dataset"] == "90 %"
+    assert table(text)["your dataset"] == "90%"
     assert "Of the loop's 5 s (a worker" in Report(seen)._repr_html_().replace("&#x27;", "'")
     alone: dict[str, Any] = stats(0, stages={"sample": stage(9.0, 1.0)})
     assert "\nOf the loop's 10 s\n" in str(Report(alone))
-    assert table(str(Report(alone)))["your dataset"] == "90 %"
+    assert table(str(Report(alone)))["your dataset"] == "90%"
 
 
 def test_waits_for_copies_are_waits_in_the_table_too() -> None:
@@ -75,5 +75,5 @@ def test_waits_for_copies_are_waits_in_the_table_too() -> None:
     stages = {"sample": stage(4.0, 4.0), "wait": stage(3.0, 0.1), "device": stage(1.0)}
     seen = stats(2, "processes", stages=stages, seconds=8.0, wait_seconds=4.0, loop_seconds=4.0)
     rows = table(str(Report(seen)))
-    assert rows["the loop, waiting"] == "50 %"
-    assert rows["copying to the device"] == "12 %"
+    assert rows["the loop, waiting"] == "50%"
+    assert rows["copying to the device"] == "12%"

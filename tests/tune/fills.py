@@ -1,4 +1,4 @@
-"""What loading makes when it is first needed, as measuring finds it."""
+"""The objects that loading makes when first needed, as measuring finds them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_each_candidate_has_turns_and_its_best_counts(monkeypatch: pytest.Monkey
 
 
 class Logged(Rows):
-    """What it is asked for can be seen from outside."""
+    """A dataset that shows from outside which process loads it."""
 
     opened: int | None = None
 

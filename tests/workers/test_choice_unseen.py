@@ -1,4 +1,4 @@
-"""Where the number of workers is left to the loader, nothing shows which workers it has chosen."""
+"""If the loader chooses its number of workers, nothing shows which it has chosen."""
 
 from __future__ import annotations
 

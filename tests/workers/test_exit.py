@@ -231,7 +231,7 @@ def test_an_open_iterator_of_the_main_thread_and_a_failing_loop_leave_the_code_a
 )
 def test_while_an_epoch_begins(dataset: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     class Woken(Turn):
-        """Which the exit of the interpreter finds, and wakes, as soon as it is made."""
+        """A turn that the exit of the interpreter finds, and wakes, as soon as it is made."""
 
         def __init__(self, owner: Any = None) -> None:
             super().__init__(owner)

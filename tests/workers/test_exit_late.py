@@ -138,7 +138,7 @@ def test_what_is_held_when_the_interpreter_ends_says_nothing(tmp_path: Path) -> 
 
 
 def test_an_epoch_that_outlives_foreloads_modules_says_nothing() -> None:
-    """What a module holds that was imported before (registries of frameworks do) goes when others are cleared."""
+    """Objects in modules imported before (registries of frameworks) go when other modules are cleared."""
     program = textwrap.dedent(HELD).replace("held = []", "import os; held = os.held = []")
     program = program.replace("sys.argv[1]", "None")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""What the loop changes in a dataset is in the next batch, as in torch without workers, whoever loads."""
+"""Changes of the loop to a dataset are in the next batch, as in torch without workers, whoever loads."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_keys_name_random_numbers(seed: int, epoch: int, index: Any) -> None:
 
 @pytest.mark.parametrize("bits", [np.random.MT19937, np.random.PCG64])
 def test_states_by_the_libraries_functions(bits: Any) -> None:
-    """Where states are not found in memory, they are saved, compared, put back and keyed all the same."""
+    """If states are not found in memory, they are saved, compared, put back and keyed all the same."""
     trio = Trio(random.Random(1), np.random.RandomState(bits(2)), torch.Generator())
     states = states_of(trio) if bits is np.random.PCG64 else _SlowStates(trio)
     assert isinstance(states, _SlowStates)

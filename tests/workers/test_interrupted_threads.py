@@ -119,7 +119,7 @@ def test_no_batch_is_lost_in_silence(arguments: dict[str, Any]) -> None:
 
 
 class Waiting(Numbers):
-    """Whose sample 8 comes when the loop allows it to."""
+    """A dataset whose sample 8 comes when the loop allows it to."""
 
     def __init__(self) -> None:
         super().__init__((4, 5, 6, 7))

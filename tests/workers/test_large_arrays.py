@@ -1,4 +1,4 @@
-"""What is written to arrays that are too large to be compared is in the next batch, whoever writes it."""
+"""Writes to arrays that are too large to be compared are in the next batch, whoever writes."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_what_else_the_first_batch_changes_is_the_calling_threads() -> None:
 
 
 class Forgets(Table):
-    """What the loop sets to nothing is made again, in each epoch."""
+    """A dataset whose table the loop sets to None, so that it is made again in each epoch."""
 
 
 def test_it_is_made_in_each_epoch_in_which_it_is_needed() -> None:

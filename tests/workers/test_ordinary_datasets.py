@@ -1,4 +1,4 @@
-"""What torch loads correctly is loaded correctly: datasets as people write them, by all kinds of workers."""
+"""Datasets as people write them load as torch loads them, by all kinds of workers."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_random_numbers_are_stocks(make: Make, workers: Any, num_workers: int, f
 def test_random_numbers_do_not_depend_on_who_loads(
     make: Make, options: dict[str, Any], batch_size: int | None, folder: Path
 ) -> None:
-    """Where the number of workers is open, or a seed given, random numbers are keyed; runs repeat bit for bit."""
+    """With an open number of workers, or a seed, random numbers are keyed; runs repeat bit for bit."""
     options = {**options, "batch_size": batch_size}
     expected, numbers = run(fl.DataLoader, make(folder), **options)
     assert_equal(run(fl.DataLoader, make(folder), **options), (expected, numbers))
@@ -305,7 +305,7 @@ def doubled(sample: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_transform_set_between_epochs_is_found(tmp_path: Path) -> None:
-    """Who may share a dataset is looked at for each epoch."""
+    """The workers that may share a dataset are looked at for each epoch."""
     for index in range(8):
         (tmp_path / f"{index}.bin").write_bytes(bytes([index] * 4))
     dataset = fl.FileDataset(tmp_path)

@@ -310,7 +310,7 @@ def test_workers_go_no_further_ahead_than_the_user_allows() -> None:
 
 
 def test_a_worker_is_seeded_by_torch_2_6_without_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where later versions find no accelerator, it raises."""
+    """If later versions find no accelerator, it raises."""
 
     def current_accelerator() -> torch.device:
         raise RuntimeError("Cannot access accelerator device when none is available.")

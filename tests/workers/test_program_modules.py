@@ -1,4 +1,4 @@
-"""What code reaches by way of modules and objects is compared in processes that are not forked."""
+"""Values that code reaches through modules and objects are compared in processes that are not forked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was chosen is remembered by identity, whatever the user's classes make of ``==`` and ``hash()``."""
+"""The choice of workers is remembered by identity, whatever the user's ``==`` and ``hash()`` do."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def load(kind: str, **arguments: Any) -> Any:
 
 
 def together(*actions: Callable[[], Any]) -> list[Any]:
-    """What the functions return or raise, each in a thread of its own; "hangs" for one that does not end."""
+    """Return what the functions return or raise, each in its own thread; "hangs" for one that does not end."""
     results: list[Any] = ["hangs"] * len(actions)
 
     def call(place: int) -> None:

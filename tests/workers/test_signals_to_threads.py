@@ -24,7 +24,7 @@ def _number(index: int, allowed: Path) -> int:
 
 
 class Numbers(Dataset[int]):
-    """Whose sample 8 comes when a file is there."""
+    """A dataset whose sample 8 comes when a file is there."""
 
     def __init__(self, allowed: Path) -> None:
         self.allowed = allowed

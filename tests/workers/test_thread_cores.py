@@ -33,7 +33,7 @@ class Teams(Dataset[Any]):
 
 
 class Products(Dataset[Any]):
-    """How many threads multiply matrices: torch's, and NumPy's."""
+    """Samples that tell the number of threads that multiply matrices: torch's, and NumPy's."""
 
     def __len__(self) -> int:
         return 4

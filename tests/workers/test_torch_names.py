@@ -1,6 +1,6 @@
-"""What scripts and frameworks read of torch's loaders and iterators, under names that torch has for itself.
+"""Attributes of torch's loaders and iterators that scripts and frameworks read, some of them private.
 
-Which these are is known from public code: loops that end persistent workers, loaders that never end their epoch,
+Public code shows which these are: loops that end persistent workers, loaders that never end their epoch,
 progress that is read from the iterator.
 """
 

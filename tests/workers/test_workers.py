@@ -1,4 +1,4 @@
-"""What code that runs in a worker sees, and what it may do there."""
+"""The view of code that runs in a worker, and what it may do there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes before the epoch: import, the first of 100 million samples, going on from a kept state."""
+"""The work before an epoch: import, the first of 100 million samples, going on from a kept state."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def make_documents(folder: Path, count: int) -> None:
 
 
 def check_packing(work: Work, batches: Batches) -> None:
-    """Every token once, at most 10 % of the rows padding (0); documents may be cut."""
+    """Every token once, at most 10% of the rows padding (0); documents may be cut."""
     rows = [array(batch["input_ids"] if isinstance(batch, dict) else batch) for batch in batches]
     require(rows and all(part.shape[1] == LENGTH for part in rows), f"rows are not of {LENGTH} tokens")
     tokens = np.concatenate(rows).reshape(-1)

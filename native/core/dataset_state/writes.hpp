@@ -1,4 +1,4 @@
-// Whether memory has been written to, as the system tells it: comparing it would take a thousand times as
+// Detection of writes to memory, by asking the system: comparing the memory would take a thousand times as
 // long.
 //
 // Linux 6.11 and later mark each page that is written to after it was protected for that ("userfaultfd",

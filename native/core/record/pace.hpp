@@ -1,4 +1,4 @@
-// How often spans are measured: reading the clocks each time would slow down what is short.
+// The rate at which spans are sampled: reading the clocks for each would slow down short ones.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What was written comes back whole or not at all, and only with the key; the tags are BLAKE2b's.
+// Records come back whole or not at all, and only with the key; the tags are BLAKE2b's.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// How text falls into pieces, and a table that several threads fill at once.
+// Text is split into pieces, and several threads fill one table at once.
 #include <thread>
 
 #include "check.hpp"

@@ -88,7 +88,10 @@ _CONVERTED = frozenset({torch.Tensor, np.ndarray, int, float, str, bytes, bool, 
 
 
 class _Judged:
-    """What the last yes was said to, by identity: epochs ask often. (A no might keep code of the user's alive.)"""
+    """The collate functions last found to be torch's own, by identity, since epochs ask often.
+
+    A negative answer is not remembered: it might keep the user's code alive.
+    """
 
     def __init__(self) -> None:
         self._last: list[Any] = []

@@ -1,4 +1,4 @@
-"""The containers of samples: tuples, mappings, and others like one of the user's."""
+"""The containers of samples: tuples, mappings, and classes of the user's own."""
 
 from __future__ import annotations
 

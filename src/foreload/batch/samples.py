@@ -40,7 +40,7 @@ _SAMPLE = int(Stage.sample)
 
 
 class Surroundings(Protocol):
-    """What samples are loaded in: the random generators that they draw from, and the context of the loop."""
+    """The environment that samples are loaded in: their random generators, and the context of the loop."""
 
     def generators(self) -> KeyedGenerators | None:
         """Return the generators of the calling thread; None: samples draw from the global ones as they are."""

@@ -18,7 +18,7 @@ __all__ = ["BatchSpec"]
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """How the batches of a loader are made.
+    """The options that decide how batches are made.
 
     Attributes:
         collate_fn: makes a batch of a list of samples (of one sample without automatic batching).

@@ -1,4 +1,4 @@
-"""Batches of which a device does the rest, once they have been moved there."""
+"""Batches that are finished on a device, after they have been moved there."""
 
 from __future__ import annotations
 

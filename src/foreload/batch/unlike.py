@@ -1,4 +1,4 @@
-"""The sample for which ``default_collate`` makes no batch, said in the words of the user's data."""
+"""The error for samples that ``default_collate`` cannot batch: it names the sample, its part and a remedy."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def check_images(folder: Path) -> None:
         raise FileNotFoundError(f"{str(folder)!r} has no class folders; put the images into one folder per class")
     if not any(path.lower().endswith((".jpg", ".jpeg")) for path in listing.paths):
         raise FileNotFoundError(
-            f"no .jpg or .jpeg in the class folders of {str(folder)!r}; the contestants are compared on JPEGs"
+            f"no .jpg or .jpeg in the class folders of {str(folder)!r}; give class folders of JPEGs"
         )
 
 

@@ -170,7 +170,7 @@ def table(points: Sequence[Point], samples: Samples) -> Table:
         row = [found[policy, budget] for policy in POLICIES]
         cells = [f"{point.hit_rate:.3f}  {_time(point.seconds, samples)}" for point in row]
         grid.add_row(f"{amount(budget, samples)} ({budget / total:.0%})", *cells)
-    notes = [] if samples.known else ["100 %: an epoch without a cache"]
+    notes = [] if samples.known else ["100%: an epoch without a cache"]
     if any(point.hit_rate > found["opt", point.budget].hit_rate for point in points):
         notes.append("opt saves the most time; of samples that load in less time, another policy may keep more")
     grid.caption, grid.caption_justify = "\n".join(notes), "left"
@@ -199,7 +199,7 @@ def _unit(budget: float) -> tuple[str, int]:
 
 
 def _time(value: float, samples: Samples) -> str:
-    return seconds(value) if samples.known else f"{100 * value:.0f} %"
+    return seconds(value) if samples.known else f"{100 * value:.0f}%"
 
 
 def argument(points: Sequence[Point], samples: Samples, keep: Keep = "auto", ranks: int = 1) -> tuple[str, str]:
@@ -218,7 +218,7 @@ def argument(points: Sequence[Point], samples: Samples, keep: Keep = "auto", ran
     chosen = here["opt"] if here["opt"].seconds <= _NEAR_BEST * best.seconds else best
     without = next(point for point in points if point.budget == 0)
     if budget == 0:
-        return "none of these budgets saves 5 % of the time:", "cache=None"
+        return "none of these budgets saves 5% of the time:", "cache=None"
     took, before = (_time(point.seconds, samples) for point in (chosen, without))
     if samples.known:
         gives = f"{took} per epoch instead of {before}"

@@ -19,7 +19,7 @@ from foreload.cache.sharing import SharedStore, place_in_order
 from foreload.cache.spill import SpillFolder
 from foreload.cache.store import SampleStore
 from foreload.cache.view import first_stage, has_two_stages
-from foreload.cache.wrappers import unwrap
+from foreload.cache.wrappers import require_length, unwrap
 from foreload.checks import Indices
 from foreload.errors import warn_user
 from foreload.options import Cache
@@ -84,9 +84,7 @@ class LoaderCache:
         sampler = _samples_of(spec.sampler)
         self._accesses = len(sampler) if isinstance(sampler, Sized) else 0
         self._root, self._places = unwrap(spec.dataset)
-        if not isinstance(self._root, Sized):
-            raise TypeError(f"cache: the dataset must have a length, which {type(self._root).__name__} has not")
-        samples = len(self._root)
+        samples = len(require_length(self._root))
         self._router = _router(spec) if options.route else None
 
         place = place_in_order(sampler)

@@ -27,7 +27,7 @@ _OWN_FILE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class SpillTarget:
-    """What a process needs to read and write samples in a folder; pickled to a process that is being spawned.
+    """A spill folder that a process can read and write samples in; pickled to a process that is being spawned.
 
     Args:
         path: of the folder, for messages.

@@ -93,10 +93,10 @@ class _Timed:
 
 
 class TransformKey(threading.local):
-    """How the calling thread keys the generators for what a loader's ``transform`` draws.
+    """The key that the calling thread gives its generators for what a loader's ``transform`` draws.
 
-    It draws the same then whether the sample, which may draw too, comes from the cache, and whether it was loaded
-    together with others.
+    So the transform draws the same, whether or not the sample, which may draw too, comes from the cache, and was
+    loaded together with others.
 
     Attributes:
         give: called with the index of a sample; None: the generators are not keyed.

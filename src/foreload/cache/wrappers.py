@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from types import MemberDescriptorType
 from typing import Any
 
@@ -23,6 +23,7 @@ __all__ = [
     "loads_together",
     "parts_of",
     "places_of",
+    "require_length",
     "root_of",
     "told_apart",
     "unwrap",
@@ -38,10 +39,17 @@ def root_of(dataset: Any) -> Any:
     return dataset
 
 
+def require_length(dataset: Any) -> Sized:
+    """Return the dataset; raise TypeError if it has no length, which a cache needs."""
+    if not isinstance(dataset, Sized):
+        raise TypeError(f"cache: {type(dataset).__name__} has no __len__(); define it, or leave out cache=")
+    return dataset
+
+
 def unwrap(dataset: Any) -> tuple[Any, Places | None]:
     """Return the dataset within torch's ``Subset``, and the position of each sample in it.
 
-    A ``Subset`` of keys or negative indices, which are no positions, is a dataset of its own.
+    A ``Subset`` of keys or negative indices, which are not positions, is a dataset of its own.
 
     >>> unwrap(Subset(Subset([10, 20, 30, 40], [3, 2, 1]), [0, 2]))
     ([10, 20, 30, 40], array([3, 1]))

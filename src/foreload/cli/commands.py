@@ -130,7 +130,7 @@ def bench(
     seeds = max(seeds, 10) if multi_seed else seeds
     if dataset_size is not None:
         if folder is not None:
-            raise typer.BadParameter("DIR and --dataset-size exclude each other")
+            raise typer.BadParameter("DIR and --dataset-size exclude each other; give one of them")
         rows, columns = pair(
             "--dataset-size", dataset_size, 12, granted_memory()
         )  # drawn as float64, then float32
@@ -166,7 +166,7 @@ def plan(
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw a plot into this file (PNG).")] = None,
 ) -> None:
-    """Predict hit rate and time for every cache size and policy. Of DIR, some images are loaded for that."""
+    """Predict hit rate and time for every cache size and policy. Loads some images of DIR to measure them."""
     from foreload.bench import curves
     from foreload.options import POLICIES
 
@@ -193,12 +193,12 @@ def plan(
         print(f"plot: {plot}")
     least = curves.enough(points)
     if len(sizes) == 1:
-        print("--budget 0 is no cache: give budgets above 0 to compare it with")
+        print("--budget 0 is the run without a cache; give budgets above 0 to compare it with")
     elif least is None:
-        print("every step of memory pays: even the last saves 5 % or more of the time without a cache")
+        print("every step of memory pays: even the last saves 5% or more of the time without a cache")
     else:
         amount = curves.amount(least, samples)
-        print(f"beyond {amount}, more memory saves less than 5 % of the time without a cache")
+        print(f"beyond {amount}, more memory saves less than 5% of the time without a cache")
     print("\n".join(curves.argument(points, samples, keep, ranks)))  # type: ignore[arg-type]
 
 
@@ -229,7 +229,7 @@ def serve(
     ] = "127.0.0.1",
     token: Annotated[
         bool,
-        typer.Option("--token", help="Show the page only with the token here too, if others use this machine."),
+        typer.Option("--token", help="Require the token on this machine too, if others use it."),
     ] = False,
 ) -> None:
     """Show the published loaders of this machine (loader.publish()) on a live page."""
@@ -252,7 +252,7 @@ def pack(
     tiled: Annotated[
         bool,
         typer.Option(
-            "--tiled", help="Write JPEGs that can be decoded from the crop on: same pixels, faster to crop."
+            "--tiled", help="Write tiled JPEGs, of which only what a crop needs is decoded; same pixels."
         ),
     ] = False,
     shard_size: Annotated[str, typer.Option(help="The size from which a shard is full.")] = "256MiB",

@@ -93,7 +93,10 @@ class DALIEpoch(Iterator[Any]):
         with self._turn.lock:
             self._turn.begin()
             if self._pipeline is None:
-                raise RuntimeError("another epoch of this DALILoader has begun, which has its one pipeline")
+                raise RuntimeError(
+                    "another epoch of this DALILoader has begun, and took its one pipeline; "
+                    "make a DALILoader for each of them"
+                )
             self._watch.loop.mark_requested()
             began = _native.now_ns()
             drawn, batch = self._next(self._pipeline)

@@ -20,7 +20,7 @@ Inputs = Callable[[], Sequence[Sample]]
 
 
 class _Source:
-    """What the pipeline's ``external_source`` calls for each batch."""
+    """The callable that the pipeline's ``external_source`` calls for each batch."""
 
     def __init__(self) -> None:
         self.draw: Inputs | None = None

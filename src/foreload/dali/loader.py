@@ -55,7 +55,7 @@ class DALILoader:
 
     >>> DALILoader([(b"abc", 0)], print, device="cuda")
     Traceback (most recent call last):
-    TypeError: device is up to the pipeline: leave it out, and say pipeline_options={"device_id": 0} ...
+    TypeError: device is up to the pipeline: leave it out, and pass pipeline_options={"device_id": 0} ...
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class DALILoader:
         for name in _OWN:
             if name in options:
                 raise TypeError(
-                    f'{name} is up to the pipeline: leave it out, and say pipeline_options={{"device_id": 0}} '
+                    f'{name} is up to the pipeline: leave it out, and pass pipeline_options={{"device_id": 0}} '
                     "for a pipeline on a GPU"
                 )
         if not callable(pipeline):
@@ -118,7 +118,10 @@ class DALILoader:
         if self.outputs is None:
             return found
         if len(self.outputs) != len(found):
-            raise ValueError(f"outputs has {len(self.outputs)} names, but the pipeline returns {len(found)}")
+            raise ValueError(
+                f"outputs has {len(self.outputs)} names, but the pipeline returns {len(found)} outputs; "
+                "give one name for each output"
+            )
         return dict(zip(self.outputs, found, strict=True))
 
     def _end_epoch(self) -> None:

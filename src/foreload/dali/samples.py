@@ -59,9 +59,10 @@ class EncodedSamples(Dataset[Sample], LoaderDefaults, SampleSource, UserCode):
         is_encoded = isinstance(dataset, ImageForms) and has_two_stages(dataset)
         sample = dataset.prepare_sample(index, "encoded") if is_encoded else dataset[index]
         if isinstance(sample, Mapping):
-            sample = tuple(sample.values())
-        fields = sample if isinstance(sample, (tuple, list)) else (sample,)
-        return Sample(int(index), tuple(map(_array, fields)))
+            fields = sample
+        else:
+            fields = dict(enumerate(sample if isinstance(sample, (tuple, list)) else (sample,)))
+        return Sample(int(index), tuple(_array(value, name, index) for name, value in fields.items()))
 
     def path(self, index: int) -> str:
         """Return the name of a sample in an error: its file, if the dataset says so."""
@@ -87,7 +88,7 @@ class EncodedSamples(Dataset[Sample], LoaderDefaults, SampleSource, UserCode):
             self.dataset.check_order()
 
 
-def _array(value: Any) -> Array:
+def _array(value: Any, field: Any, index: int) -> Array:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return np.frombuffer(value, np.uint8)
     if isinstance(value, torch.Tensor):
@@ -95,7 +96,8 @@ def _array(value: Any) -> Array:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(
-            f"DALI takes bytes, numbers, arrays and tensors, but a field of the sample is {type(value).__name__}"
+            f"DALI takes bytes, numbers, arrays and tensors, but field {field!r} of sample {index} is "
+            f"{type(value).__name__}; convert it in the dataset"
         )
     return array
 

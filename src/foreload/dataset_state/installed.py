@@ -1,4 +1,4 @@
-"""Which code is of Python or of installed packages, and which is the user's."""
+"""The distinction between installed code (Python's and that of packages) and the user's own."""
 
 from __future__ import annotations
 

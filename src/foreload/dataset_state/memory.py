@@ -1,4 +1,4 @@
-"""To whom the memory of tensors, arrays and buffers belongs.
+"""The owners of the memory of tensors, arrays and buffers.
 
 Torch does not tell which array a tensor of ``torch.from_numpy()`` lies in, or which buffer one of
 ``torch.frombuffer()``. It keeps the object in the C++ function that releases it with the storage. Where, is not
@@ -31,9 +31,9 @@ _MOST_WORDS = 16
 
 
 class Owner(Enum):
-    """To whom the memory of an array or a buffer belongs: itself, nobody, a file, or it is not known.
+    """The owner of the memory of an array or a buffer.
 
-    Nobody can write to what belongs to nobody: a file that is mapped to be read.
+    Nobody can write to memory of ``nobody``: a file that is mapped for reading.
     """
 
     itself = auto()
@@ -106,7 +106,7 @@ def object_under(storage: torch.UntypedStorage) -> Any:
 
 
 class _Places(NamedTuple):
-    """Where a storage has what it is released by.
+    """The offsets within a storage at which the function that releases it is found.
 
     Attributes:
         release: the place of the address of a function among the words of a storage.

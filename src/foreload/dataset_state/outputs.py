@@ -1,4 +1,4 @@
-"""Where a program's code prints, logs and warns: outside the process, or into objects that keep it in memory."""
+"""The destinations of what a program prints, logs and warns: outside the process, or objects in memory."""
 
 from __future__ import annotations
 

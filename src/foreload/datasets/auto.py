@@ -48,7 +48,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
         OSError: it is a FIFO, device or socket.
         ValueError: it is a file of no known kind.
         KeyError: it is an HDF5 file without a dataset of the name ``data``.
-        TypeError: it is no path.
+        TypeError: it is not a path.
     """
     if are_shards(data_path):
         return TarDataset(data_path, transform)
@@ -84,7 +84,7 @@ def open_dataset(data_path: str | Path, transform: Callable[[Any], Any] | None =
         return MDSDataset(path, transform)
     if path.is_file():
         known = ", ".join((".tar", ".h5", ".parquet", *_TEXT))
-        raise ValueError(f"data_path: {str(path)!r} is of no known kind; known are {known}")
+        raise ValueError(f"data_path: {str(path)!r} is of an unknown kind; give one of {known}")
     return (
         ImageDataset(path, transform=transform, cache_size=0) if kind in IMAGES else FileDataset(path, transform)
     )

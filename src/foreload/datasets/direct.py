@@ -47,7 +47,7 @@ class DirectReads:
 
     @property
     def direct_problem(self) -> str | None:
-        """Which file is not read past the page cache in spite of ``direct_io``, and why; None if all are.
+        """A file that is read through the page cache in spite of ``direct_io``, and why; None if there is none.
 
         One file is tried of each file system that the files' folders lie on.
         """

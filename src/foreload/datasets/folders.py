@@ -60,7 +60,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 
 def check_listable(name: str, paths: Any) -> None:
-    """Raise TypeError for what can be iterated over, but is no list of paths."""
+    """Raise TypeError for what can be iterated over, but is not a list of paths."""
     if isinstance(paths, (set, frozenset)):
         raise TypeError(f"{name} is a set, which has no order for labels and indices; give sorted({name})")
     if isinstance(paths, Mapping):

@@ -88,7 +88,10 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
         """
         if isinstance(weights, Mapping):
             if set(weights) != set(self.names):
-                raise ValueError(f"weights are for {sorted(map(str, weights))}, but the datasets are {self.names}")
+                raise ValueError(
+                    f"weights are for {sorted(map(str, weights))}, but the datasets are {self.names}; "
+                    "give one for each"
+                )
             weights = [weights[name] for name in self.names]
         elif isinstance(weights, str) or not hasattr(weights, "__len__"):
             raise TypeError(f"weights must be a list or a dict of numbers, got {weights!r}")
@@ -129,7 +132,7 @@ class Mixture(Dataset[Any], LoaderDefaults, UserCode):
         if position is None:
             raise TypeError(f"the index of a mixture must be an int, got {index!r}")
         if not -size <= position < size:
-            raise IndexError(f"sample {position} of a mixture of {size}")
+            raise IndexError(f"index {position} is out of range for a mixture of {size} samples")
         return position % size
 
     def user_code(self) -> Iterable[Any]:

@@ -47,7 +47,7 @@ def preload(dataset: Any) -> tuple[Any, Container | None]:
         )
         raise TypeError(f"data is a {type(dataset).__name__} of pandas, which has no row numbers; give {remedy}")
     if count == 0:
-        raise ValueError("data is an empty dataset")
+        raise ValueError("data is an empty dataset; give at least one sample")
 
     def load(index: int) -> Any:
         try:

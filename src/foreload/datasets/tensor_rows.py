@@ -175,7 +175,7 @@ class Rows:
 
     Args:
         data: the tensors, in the form of a sample.
-        container: of samples that are no plain tuple or dict.
+        container: of samples that are not a plain tuple or dict.
     """
 
     def __init__(self, data: Any, container: Container | None = None) -> None:

@@ -103,7 +103,7 @@ class CachedDataset(Dataset[Any], NativeBatches):
             list is one), which is loaded as a whole (its samples must collate to tensors).
             Arrays of the other byte order are converted. A dataset's samples keep their types; those of a mapping
             of tensors are dicts, unless it is an ``OrderedDict`` or ``defaultdict``.
-        pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available and it is no file's.
+        pin: page-lock the memory for fast copies to the GPU; by default if CUDA is available, except a file's.
         share: put it into shared memory (if /dev/shm is too small: private memory, with a warning). What lies in
             shared memory already, or is mapped from a file (``np.load(path, mmap_mode="r")``), is not copied, so
             changes of it show.

@@ -243,7 +243,7 @@ def check_device(device: torch.device | str | int, name: str = "device") -> torc
         name: the argument's name, for the error.
 
     Raises:
-        TypeError: it is no name of a device.
+        TypeError: it is not the name of a device.
         ValueError: its number is out of range.
         RuntimeError: it is no device that torch knows, or a GPU that does not exist.
     """
@@ -263,10 +263,11 @@ def check_device(device: torch.device | str | int, name: str = "device") -> torc
             raise RuntimeError(_unusable(device, name))
         return device
     if not torch.cuda.is_available():
-        raise RuntimeError(f"{name} {str(device)!r} is asked for, but torch finds no CUDA; say {name}='cpu'")
+        raise RuntimeError(f"{name} {str(device)!r} is asked for, but torch finds no CUDA; pass {name}='cpu'")
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise RuntimeError(
-            f"{name} {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices"
+            f"{name} {str(device)!r} is asked for, but torch finds {torch.cuda.device_count()} CUDA devices; "
+            "give a lower number"
         )
     return device
 
@@ -286,7 +287,7 @@ def _is_usable(device: torch.device) -> bool:
 
 
 def _unusable(device: torch.device, name: str) -> str:
-    return f"{name} {str(device)!r} is asked for, but this torch cannot use it; say {name}='cpu'"
+    return f"{name} {str(device)!r} is asked for, but this torch cannot use it; pass {name}='cpu'"
 
 
 def check_transform(transform: Any, device: Any) -> DeviceTransform | None:

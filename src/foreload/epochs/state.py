@@ -231,7 +231,7 @@ def _shuffles(state: dict[str, Any], own: dict[str, Any]) -> str:
     kinds = {"SequentialSampler": False, "RandomSampler": True, "KeyedSampler": True}
     was, is_ = kinds.get(state["sampler"]), kinds.get(own["sampler"])
     if was is None or is_ is None or was == is_:
-        return f": its sampler was no {own['sampler']}"
+        return f": its sampler was not a {own['sampler']}"
     return f" (shuffle = {was}, but this one has {is_})"
 
 
@@ -263,7 +263,7 @@ def _check_workers(spec: OrderSpec, state: dict[str, Any], *, chooses: bool) -> 
             if spec.is_stream and own is None and since and state["batch_size"] != spec.batch_size:
                 raise ValueError(
                     f"the state is of a loader with batch_size = {state['batch_size']}, but this one has "
-                    f"{spec.batch_size}; without a state of the dataset, batches are counted"
+                    f"{spec.batch_size}; give the same batch_size, or give the dataset a state_dict()"
                 )
     if state["turn"] >= max(1, was):
         raise ValueError(f"the state's 'turn' is {state['turn']}, but there were {was} workers")
@@ -279,7 +279,8 @@ def _check_given(spec: OrderSpec, state: dict[str, Any]) -> None:
         if (ranks, rank) != (state["ranks"], state["rank"]):
             raise ValueError(
                 f"the state is of rank {state['rank']} of {state['ranks']}, whose batches came out of order "
-                "(in_order=False), and others have had others: load on each rank its own state, with as many ranks"
+                "(in_order=False), so each rank has batches of its own: load each rank's own state, with the same "
+                "number of ranks"
             )
     if given and total is not None:
         # Ranks share an order that is made longer for them, as it is here or as it was.

@@ -22,7 +22,7 @@ _INSIDE_SECONDS, _OUTSIDE_SECONDS = 5.0, 1.0
 
 
 class _Interpreter:
-    """What all turns must know.
+    """The state of the interpreter that all turns share.
 
     Attributes:
         exiting: the thread in which the interpreter exits.

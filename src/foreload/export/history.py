@@ -205,7 +205,7 @@ def _is_figure(value: Any) -> bool:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file of no more than ``MAX_BYTES``; nothing if it cannot be read, or is no file."""
+    """Return the content of a file of no more than ``MAX_BYTES``; nothing if it is unreadable, or not a file."""
     with suppress(OSError):
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # opening a pipe would wait
         with os.fdopen(number, "rb") as file:

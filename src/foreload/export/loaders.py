@@ -14,11 +14,11 @@ __all__ = ["LoaderRefs", "ObservedLoader", "named"]
 
 
 class ObservedLoader(Protocol):
-    """What exporters need of a loader."""
+    """The part of a loader that exporters use."""
 
     @property
     def spans(self) -> Spans:
-        """What each worker did and when."""
+        """The spans of each worker: its activities and their times."""
         ...
 
     def stats(self) -> Stats:

@@ -180,4 +180,4 @@ def _append(path: Path, line: str) -> None:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             content = b"\n" + content  # the disk was full, or a program was killed, in the middle of a line
         if file.write(content) != len(content):  # one write call: other processes may append and read
-            raise OSError(f"the disk of {path} is full")
+            raise OSError(f"the disk of {path} is full; free some space")

@@ -71,7 +71,7 @@ def cut_connections(*kept: int) -> None:
 
 
 class Positions:
-    """Where the files that are read now are at.
+    """The positions of the files that are open for reading now.
 
     >>> file = os.open(__file__, os.O_RDONLY)
     >>> positions = Positions()

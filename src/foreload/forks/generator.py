@@ -13,10 +13,10 @@ __all__ = ["free_generator"]
 
 
 class _Waiting(threading.local):
-    """Whether the calling thread waits for the lock before it forks; forks by code of others do not.
+    """The mark of a thread that waits for the lock before it forks; forks by code of others do not wait.
 
     Attributes:
-        process: in which it does: its child, a copy of this, may fork too.
+        process: the one in which it waits: its child, a copy of this, may fork too.
     """
 
     process: int | None = None

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """What each process makes when it first needs it, and is neither pickled nor used by a forked process.
+    """An object that each process makes when it first needs it; neither pickled nor used by a forked process.
 
     No sample depends on what is in here, so it is no state of the dataset that holds it. A fork keeps what its
     parent has made, since to end that is the parent's.

@@ -206,7 +206,7 @@ class ReadOnlyFiles:
 
 
 def _resolved(given: Any, folder: int | None) -> str:
-    """Return a path, which may be in an open folder, as an absolute one whose folders are no links."""
+    """Return a path, which may be in an open folder, as an absolute one whose folders are not links."""
     path = os.fsdecode(given)
     if folder is not None and folder >= 0:
         path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)

@@ -1,4 +1,4 @@
-"""Comparison of an object with what has come of it elsewhere, by classes, shapes and attributes."""
+"""Comparison of an object with its copy in another process, by classes, shapes and attributes."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ _COPIED = frozenset(
 
 
 class TorchPace:
-    """Whether torch's threads get in each other's way when they copy long rows.
+    """The pace of torch's threads at copying long rows, in which they may get in each other's way.
 
-    Those that have done their share wait in a loop for the others, which do not get on where several processes
+    Threads that have done their share wait in a loop for the others, which do not get on where several processes
     share the cores: a batch of 11 MB then takes a quarter of a second instead of a millisecond.
 
     Attributes:

@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
 
 class Memory:
-    """What some tensors take up of a memory.
+    """The parts of a memory that some tensors take up.
 
     Attributes:
         whole: a tensor that takes up all of it, if there is one.

@@ -235,14 +235,14 @@ class TorchPickler(SamplePickler):
 
 
 class _Registered:
-    """What users have registered for processes; torch has registered that memory is sent by its place."""
+    """The reducers that users have registered for processes, without torch's, which send memory by its place."""
 
     def __init__(self) -> None:
         self._all: dict[type, Any] = {}
         self._own: dict[type, Any] = {}
 
     def own(self) -> dict[type, Any]:
-        """Return it; looking all through takes longer than to pickle a small batch."""
+        """Return them; looking through all takes longer than to pickle a small batch."""
         if registered_reducers != self._all:
             self._all = dict(registered_reducers)
             self._own = {

@@ -112,8 +112,8 @@ class Normalize:
             where = 0
         if where is None or not isinstance(batch, (tuple, list, Mapping)):
             raise TypeError(
-                f"{type(batch).__name__} is no batch that Normalize finds images in: give a tensor, a tuple, a "
-                "list or a mapping, and say which entry of a mapping they are, as in Normalize(images='image')"
+                f"Normalize finds no images in a {type(batch).__name__}: give a tensor, a tuple, a list or a "
+                "mapping, and name the entry of a mapping that holds them, as in Normalize(images='image')"
             )
         flip = None if self.flip is None else _entry(batch, self.flip, "flip")
         images = self.apply(_entry(batch, where, "images"), flip)

@@ -197,7 +197,7 @@ class ArrayBatches(Iterator[Indices]):
 
     @property
     def draw(self) -> Callable[[], Any]:
-        """What :func:`next` calls, in the end."""
+        """The method that :func:`next` calls, in the end."""
         return self._batches.__next__
 
     def peek(self) -> Indices:
@@ -257,7 +257,7 @@ class ArraySamples(ArrayBatches):
 
     @property
     def draw(self) -> Callable[[], Any]:
-        """What :func:`next` calls."""
+        """The method that :func:`next` calls."""
         return self.__next__
 
 

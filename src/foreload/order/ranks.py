@@ -1,4 +1,4 @@
-"""Which rank loads which sample: its place in the split, swaps within a global batch, even shares of each kind.
+"""The assignment of samples to ranks: the split, swaps within a global batch, even shares of each kind.
 
 The gradient of a step is averaged over all ranks, so it makes no difference which rank computes a sample's part of
 it. Every rank computes the same swaps from the same numbers; nothing is sent.
@@ -73,7 +73,9 @@ def rank_in(group: Any) -> tuple[int, int]:
         try:
             ranks = dist.get_process_group_ranks(group)
         except (KeyError, ValueError) as error:
-            raise ValueError("group: this process group does not exist any more; it was destroyed") from error
+            raise ValueError(
+                "group: this process group does not exist any more; give one that was not destroyed"
+            ) from error
     elif type(group) is int and group == dist.GroupMember.NON_GROUP_MEMBER:  # what new_group() returns there
         ranks = []
     else:

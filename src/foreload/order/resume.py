@@ -93,7 +93,7 @@ def merged(ranges: Ranges) -> Ranges:
 
 
 class BatchBounds:
-    """Where the batches of an order begin, also if their size changes on the way.
+    """The first positions of the batches of an order, also if the batch size changes on the way.
 
     Args:
         size: positions per batch.

@@ -96,7 +96,7 @@ def check_skip(skip: Any, dataset: Any) -> tuple[Skip, ...]:
 
 
 class LeftOut:
-    """What is left out of one epoch.
+    """The steps and samples that one epoch leaves out.
 
     Attributes:
         steps: ranges of steps, sorted.

@@ -115,7 +115,9 @@ class DataLoaderConfig:
             if is_text or not (sampler is None or hasattr(sampler, "__iter__") or hasattr(sampler, "__getitem__")):
                 raise TypeError(f"{name} must be something to iterate over, or None, got {sampler!r}")
         if self.drop_last and self.batch_size is None and self.custom_batch_sampler is None:
-            raise ValueError("drop_last leaves out a last batch, but batch_size=None delivers single samples")
+            raise ValueError(
+                "drop_last leaves out a last batch, but batch_size=None delivers single samples; drop one"
+            )
         if self.custom_sampler is not None and self.custom_batch_sampler is not None:
             raise ValueError("custom_sampler and custom_batch_sampler cannot both be given; leave one None")
 
@@ -170,16 +172,18 @@ class DataLoaderConfig:
             text = Path(source).read_text(encoding="utf-8-sig") if is_file else str(source)
             values = parse(text)
         except RecursionError:
-            raise ValueError(f"{where} is no configuration: it is nested too deeply") from None
+            raise ValueError(
+                f"{where} is nested too deeply for a configuration; give a flat mapping of fields"
+            ) from None
         except ValueError as error:
             if not is_file and "\n" not in text and "{" not in text:
-                raise FileNotFoundError(f"there is no file {source!r}, and it is no {language} either") from None
-            raise ValueError(f"{where} is no valid {language}: {error}") from error
+                raise FileNotFoundError(f"there is no file {source!r}, and it is not {language} either") from None
+            raise ValueError(f"{where} is not valid {language}: {error}") from error
         if values is None and is_file:
             values = {}  # an empty file
         if not isinstance(values, dict):
             if not is_file and "\n" not in text:
-                raise FileNotFoundError(f"there is no file {source!r}, and it is no configuration either")
+                raise FileNotFoundError(f"there is no file {source!r}, and it is not a configuration either")
             raise TypeError(
                 f"{where} must hold the fields of a DataLoaderConfig, but is a {type(values).__name__}"
             )
@@ -193,7 +197,7 @@ class DataLoaderConfig:
 
 
 def check_config(config: Any) -> DataLoaderConfig:
-    """Return an argument, the default configuration for None; raise TypeError if it is no configuration."""
+    """Return an argument, the default configuration for None; raise TypeError if it is not a configuration."""
     if config is None:
         return DataLoaderConfig()
     if not isinstance(config, DataLoaderConfig):
@@ -229,7 +233,7 @@ def _once(fields: list[tuple[Any, Any]]) -> dict[Any, Any]:
     """Return fields by name; raise ValueError if one is there twice, of which either may be meant."""
     names = [name for name, _ in fields]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise ValueError(f"the field {twice[0]!r} is there {names.count(twice[0])} times; leave all but one out")
+        raise ValueError(f"the field {twice[0]!r} occurs {names.count(twice[0])} times; keep one")
     return dict(fields)
 
 

@@ -9,13 +9,13 @@ def percent(share: float) -> str:
     """Format a share as a percentage.
 
     >>> percent(0.123), percent(0.004), percent(0.0), percent(0.998)
-    ('12 %', 'under 1 %', '0 %', '99.8 %')
+    ('12%', 'under 1%', '0%', '99.8%')
     """
     if 0 < share < 0.01:
-        return "under 1 %"
+        return "under 1%"
     if 0.99 < share < 1:
-        return f"{int(share * 1000) / 10} %"
-    return f"{100 * share:.0f} %"
+        return f"{int(share * 1000) / 10}%"
+    return f"{100 * share:.0f}%"
 
 
 def seconds(value: float) -> str:

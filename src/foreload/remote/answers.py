@@ -73,7 +73,7 @@ def describe(error: BaseException) -> tuple[str, str]:
     cause = CAUSES.search(whole)
     if cause is not None and cause[0] not in text:
         named = " ".join(re.findall(r"[\w ]+", cause[0]))
-        text += f" ({named})".replace("BadScheme", "a redirect to what is no web address")
+        text += f" ({named})".replace("BadScheme", "a redirect to what is not a web address")
     if NOBODY in text:
         return "forbidden", text
     if "InvalidCertificate" in text:

@@ -111,7 +111,9 @@ class WebFile(io.RawIOBase):
                 errno.EACCES, f"the server's certificate is not trusted: {reason.verify_message}", self._shown
             ) from None
         if "unknown url type" in str(reason):
-            raise OSError(errno.EINVAL, "it redirects to what is no web address", self._shown) from None
+            raise OSError(
+                errno.EINVAL, "it redirects to what is not a web address; check it", self._shown
+            ) from None
         if not isinstance(error, HTTPError):
             return 0.0
         error.close()
@@ -124,7 +126,7 @@ class WebFile(io.RawIOBase):
                 errno.EACCES, f"the server refuses access ({answer}); {advice}", self._shown
             ) from None
         if error.code not in _BUSY:
-            where = "; it redirects in a circle, or to what is no web address" if 300 <= error.code < 400 else ""
+            where = "; it redirects in a circle, or not to a web address" if 300 <= error.code < 400 else ""
             raise OSError(errno.EINVAL, f"{answer}{where}; check the address", self._shown) from None
         return seconds_to_wait(error.headers["Retry-After"])
 
@@ -135,7 +137,7 @@ class WebFile(io.RawIOBase):
         try:
             opened = _opener.open(self._request(headers), timeout=PATIENCE.silence)
         except (ValueError, http.client.InvalidURL):
-            raise _Final(errno.EINVAL, "this is no web address; check it", self._shown) from None
+            raise _Final(errno.EINVAL, "this is not a web address; check it", self._shown) from None
         self._response = response = _Steady(opened)
         tag = opened.headers.get("ETag") or opened.headers.get("Last-Modified")
         length = opened.headers.get("Content-Length")

@@ -1,4 +1,4 @@
-"""Where the time of a loop goes, stage by stage, as shares of one whole: the time of the loop."""
+"""The time of a loop, stage by stage, as shares of one whole."""
 
 from __future__ import annotations
 

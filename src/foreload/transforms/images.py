@@ -44,7 +44,7 @@ Mode = Literal["exact", "fast"]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageTransform:
-    """How images become tensors of one shape; made by :func:`train`, :func:`val` and :func:`resize`.
+    """A transform of images to tensors of one shape; made by :func:`train`, :func:`val` and :func:`resize`.
 
     Attributes:
         crop: ``"random"`` (a box of random area and shape), ``"center"`` (shorter side to ``shorter``, then the

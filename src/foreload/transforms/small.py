@@ -22,7 +22,7 @@ __all__ = ["SmallImageTransform", "train_small", "val_small"]
 
 @dataclass(frozen=True, kw_only=True)
 class SmallImageTransform:
-    """How small images become tensors, without resizing; made by :func:`train_small` and :func:`val_small`.
+    """A transform of small images to tensors, without resizing; see :func:`train_small`, :func:`val_small`.
 
     The steps, in their order: pad, crop, flip, colours, cutout, normalise.
 

@@ -43,7 +43,7 @@ _BATCH_SECONDS = 2e-4
 
 @dataclass(frozen=True)
 class Measurement:
-    """What loading a workload with each candidate gave.
+    """The measured rates of a workload, one for each candidate.
 
     Attributes:
         rates: samples per second.

@@ -22,7 +22,7 @@ LOCK_FULL = 0.85
 
 
 class LockDelay(NamedTuple):
-    """How long threads waited for the interpreter's lock while the loop worked.
+    """The time that threads waited for the interpreter's lock while the loop worked.
 
     Attributes:
         asked: how often they asked for it before a sample.

@@ -231,7 +231,10 @@ def _cached(stats: Any, costs: Costs, cache: float | None, keep: HitForm | None)
     had = stats["cache"]["hit_rate"] if stats["cache"] else 0.0
     rate = had if cache is None else cache
     if rate < had and had >= 1:
-        raise ValueError("every sample came from the cache: the cost of a miss is not known")
+        raise ValueError(
+            "every sample came from the cache, so the cost of a miss is not known; "
+            "predict after an epoch with misses"
+        )
     misses = 1 - rate
     stages = dict(costs.stages)
     decoded_hits = had > 0 and stages["decode"].share > 1 - had / 2

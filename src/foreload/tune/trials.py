@@ -43,7 +43,7 @@ class Trial(NamedTuple, Generic[S]):
 
     @property
     def outcome(self) -> str:
-        """What came of it, in words."""
+        """The result of the trial, in words."""
         measured = f"{self.measured:.2f} times"
         if self.predicted is None:
             text = f"{measured} the samples/s measured"

@@ -28,7 +28,7 @@ _CHANGED = (
 
 @dataclass
 class Opened:
-    """What is open of a loader.
+    """The cache, buffers and seed of a loader that are open.
 
     Attributes:
         cache: of samples.

@@ -48,7 +48,10 @@ _UNKNOWN_BATCH = 16
 
 
 class _Parts:
-    """What loads samples, not held, and known by identity: the user's ``==`` and ``hash()`` may do anything."""
+    """The objects that load samples, compared by identity: the user's ``==`` and ``hash()`` may do anything.
+
+    They are not kept alive.
+    """
 
     def __init__(self, parts: list[Any]) -> None:
         self._ids = tuple(map(id, parts))

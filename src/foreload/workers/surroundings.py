@@ -1,4 +1,4 @@
-"""Surroundings of samples by kind of worker: random generators, and the context of the training loop."""
+"""The environment in which samples are loaded, by kind of worker: random generators, and the loop's context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this user did not write to the spill folder is not used, and does no harm."""
+"""Records in the spill folder that this user did not write are not used, and do no harm."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def write(path: Path, rows: int = 300, *, targets: bool = True, **layout: Any) -
 
 
 class Rows(torch.utils.data.Dataset[Any]):
-    """What h5py gives for a row, as a sample."""
+    """The rows that h5py gives, as samples."""
 
     def __init__(self, path: Path, name: str = "data", target: str | None = None) -> None:
         h5py = pytest.importorskip("h5py")

@@ -31,7 +31,7 @@ def test_wrong_arguments_are_named(path: Path, tmp_path: Path) -> None:
         for number in range(30):
             file[f"more/{number:02}"] = [0]
     odd = tmp_path / "odd.h5"
-    with pytest.raises(KeyError, match=r"'group' is no dataset .*'group/data', .*, \.\.\."):
+    with pytest.raises(KeyError, match=r"'group' is not a dataset .*'group/data', .*, \.\.\."):
         fl.HDF5Dataset(odd, "group")
     for name, what in (("scalar", "a scalar"), ("empty", "empty")):
         with pytest.raises(ValueError, match=f"dataset_name: '{name}' .* is {what}"):

@@ -1,4 +1,4 @@
-"""What HDF5 makes up, since a source is missing, is warned of; what h5py reads wrongly is refused."""
+"""Values that HDF5 makes up for a missing source are warned of; what h5py reads wrongly is refused."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def test_shards_without_hashes_must_make_sense(mosaic: Any, tmp_path: Path, what
         ("raw_data.basename", "../other.mds", "not in its folder"),
         ("raw_data.basename", "/etc/passwd", "not in its folder"),
         ("raw_data.basename", 7, "not in its folder"),
-        ("raw_data.hashes", {"crc17": "00"}, "hashes of no known kind"),
-        ("raw_data.hashes", ["sha1"], "hashes of no known kind"),
+        ("raw_data.hashes", {"crc17": "00"}, "hashes of an unknown kind"),
+        ("raw_data.hashes", ["sha1"], "hashes of an unknown kind"),
         ("raw_data", None, "has no file"),
         ("column_names", ["x"], "columns that do not fit together"),
         ("column_names", ["x", "x", "x", "x", "x"], "columns that do not fit together"),
@@ -117,7 +117,7 @@ def test_an_index_that_makes_no_sense_is_refused(hashed: Path, field: str, value
 
 def test_an_index_of_too_many_braces_is_refused(hashed: Path) -> None:
     (hashed / "index.json").write_text("[" * 100_000)
-    with pytest.raises(fl.errors.DecodeError, match=r"index\.json: no index of MDS shards, or damaged"):
+    with pytest.raises(fl.errors.DecodeError, match=r"index\.json: not an index of MDS shards, or damaged"):
         fl.MDSDataset(hashed)
 
 

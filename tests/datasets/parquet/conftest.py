@@ -15,7 +15,7 @@ ROWS = 120
 
 
 def expected(table: Any, vectors: tuple[str, ...] = ("vector", "matrix")) -> list[dict[str, Any]]:
-    """What the samples must be, from pyarrow's own conversion."""
+    """Return what the samples must be, from pyarrow's own conversion."""
     pa = pytest.importorskip("pyarrow")
     rows = table.to_pylist()
     for row in rows:

@@ -119,7 +119,7 @@ def test_without_pyarrow_it_says_what_to_install(parquet: Path, monkeypatch: pyt
 def test_a_file_that_is_cut_short_is_named(parquet: Path, tmp_path: Path, cut: int) -> None:
     data = (parquet / "a.parquet").read_bytes()
     (tmp_path / "cut.parquet").write_bytes(data[:cut])
-    with pytest.raises(fl.errors.DecodeError, match=r"cut\.parquet: no Parquet, cut short, or damaged"):
+    with pytest.raises(fl.errors.DecodeError, match=r"cut\.parquet: not a Parquet file, or cut short or damaged"):
         fl.ParquetDataset(tmp_path)
 
 
@@ -215,7 +215,7 @@ def table_of(rows: int) -> Any:
 
 
 def outcome(load: Callable[[], Any]) -> Any:
-    """What is loaded, or the words of the error."""
+    """Return what is loaded, or the words of the error."""
     try:
         return load()
     except fl.errors.DecodeError as error:
@@ -292,7 +292,7 @@ def test_a_wrong_magic_is_refused(tmp_path: Path, magic: bytes, place: int) -> N
     if place == 0:  # pyarrow reads the one at the end only
         assert len(fl.ParquetDataset(path)) == 10
         return
-    with pytest.raises(fl.errors.DecodeError, match=r"a\.parquet: no Parquet, cut short, or damaged"):
+    with pytest.raises(fl.errors.DecodeError, match=r"a\.parquet: not a Parquet file, or cut short or damaged"):
         fl.ParquetDataset(path)
 
 

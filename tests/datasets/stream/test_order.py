@@ -22,7 +22,7 @@ from tests.datasets.stream.numbers import Numbers, Rows
 
 
 def part(dataset: Any, worker: int, workers: int, **options: Any) -> list[Any]:
-    """What one worker of one rank gives."""
+    """Return what one worker of one rank gives."""
     info = SimpleNamespace(id=worker, num_workers=workers, seed=1000 + worker)
     with patch("foreload.order.shuffle.get_worker_info", lambda: info):
         return list(fl.Stream(dataset, **options))

@@ -171,7 +171,7 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
 
     (tmp_path / "text.tar").write_text("no tar at all" * 100)
     for path, said in (
-        (tmp_path / "text.tar", "text.tar: no tar, or damaged before its first member"),
+        (tmp_path / "text.tar", "text.tar: not a tar file, or damaged before its first member"),
         (shard(("../../etc/a.txt", b"1")), r"x.tar: member '../../etc/a.txt' leads out of the archive"),
     ):
         with pytest.raises(DecodeError, match=said):
@@ -195,7 +195,7 @@ def test_what_is_no_shard(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="transform must be callable, got int"):
         fl.TarStream("a.tar", 5)  # type: ignore[arg-type]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="no tar, compressed or not, in"):
+    with pytest.raises(FileNotFoundError, match="no tar files, compressed or not, in"):
         fl.TarStream(tmp_path / "empty")
 
 

@@ -172,7 +172,7 @@ def test_sizes_that_cannot_be(size: bytes, url_of: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("record", ["-1", "99999999999999999999", "1e3", "", "5 "])
 def test_sizes_in_records_that_cannot_be(record: str, url_of: Any, tmp_path: Path) -> None:
-    """Whatever tarfile makes of them, or an error; the same everywhere."""
+    """They are read as tarfile reads them, or an error is raised; the same everywhere."""
     shard = tmp_path / "a.tar"
     shard.write_bytes(pax(size=record) + FIRST + SMALL + END)
     try:

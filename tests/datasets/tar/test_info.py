@@ -27,7 +27,7 @@ TYPES = (
 
 
 def parsed(kind: type[tarfile.TarInfo], header: bytes) -> Any:
-    """What the loader uses of a header, or the kind of error."""
+    """Return what the loader uses of a header, or the kind of error."""
     try:
         info = kind.frombuf(header, "utf-8", "surrogateescape")
     except tarfile.HeaderError as error:

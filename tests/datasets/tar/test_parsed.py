@@ -56,7 +56,7 @@ def archive(
 
 
 def told(stream: Any) -> tuple[list[Any], str, list[str]]:
-    """What comes of a stream: samples, the error that ends it, and warnings."""
+    """Return what comes of a stream: samples, the error that ends it, and warnings."""
     got: list[Any] = []
     said = ""
     with warnings.catch_warnings(record=True) as warned:

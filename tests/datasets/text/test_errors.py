@@ -87,7 +87,7 @@ def test_the_file_of_a_text_is_named_whatever_its_tokenizer_raises(tmp_path: Pat
         ("a.jsonl", '{"text": "a"}\n\nnot json', ValueError, r"a\.jsonl:3 is not JSON"),
         ("a.jsonl", '{"text": "a"}\n[1]\n', ValueError, r"a\.jsonl:2 must be a JSON object"),
         ("a.jsonl", '{"text": "a"}\n{"txt": "b"}\n', ValueError, r"a\.jsonl:2 has no field 'text'.*'txt'"),
-        ("a.jsonl", '{"text": "a"}\n{"text": 5}\n', ValueError, r"a\.jsonl:2: 'text' is no text but 5"),
+        ("a.jsonl", '{"text": "a"}\n{"text": 5}\n', ValueError, r"a\.jsonl:2: 'text' must be a string, got 5"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', UnicodeDecodeError, r"a\.jsonl:2"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b"}\n', ValueError, r"a\.jsonl:2 has no field 'label'"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": "x"}', ValueError, r"jsonl:2, 'x'"),

@@ -1,5 +1,5 @@
-// Where the store keeps the entries of its samples, in memory that processes share: one for each sample of
-// the dataset, or, where these are too many, a hash table with entries for those alone that it deals with.
+// The table of the store's entries, in memory that processes share: one entry for each sample of the dataset,
+// or, if these are too many, a hash table with entries for only the samples that the store deals with.
 //
 // Chains of the hash table are read without a lock, within a section of the reclaimer. They are changed under
 // the store's lock, by one store at a time, so that they are whole even if a process is killed meanwhile. An

@@ -1,4 +1,4 @@
-// What processes that share memory must know of each other: which are alive, and when something has changed.
+// Processes that share memory: which of them are alive, and waking those that wait for a change.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What the store knows of one sample, in memory that processes share.
+// The state of one sample in the store, in memory that processes share.
 #pragma once
 
 #include <atomic>

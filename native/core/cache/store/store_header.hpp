@@ -1,4 +1,4 @@
-// What the processes that share a store know of it as a whole, at the beginning of its segment.
+// The state of a store as a whole, at the beginning of the segment that its processes share.
 #pragma once
 
 #include <atomic>

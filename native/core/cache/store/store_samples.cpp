@@ -1,4 +1,4 @@
-// What a store knows of its samples, and how it drops them.
+// The samples of a store: their states, and dropping them.
 #include <algorithm>
 #include <cstring>
 #include <memory>

@@ -38,7 +38,7 @@ _LARGEST = (1 << 64) - 1
 
 
 class _Loading(threading.local):
-    """What the calling thread is loading.
+    """The sample or batch that the calling thread is loading.
 
     Attributes:
         epoch: (seed, epoch) of the samples, by which a dataset that several loaders share tells them apart; None

@@ -30,7 +30,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 # How the strings of other libraries' columns are listed: the attribute that shows their type, and the method.
 _COLUMNS = {"pyarrow": ("type", "to_pylist"), "polars": ("dtype", "to_list")}
 
-# Longer bytes are no name of a file.
+# Longer bytes are not the name of a file.
 _MAX_NAME = 4096
 
 # From Python 3.14 on, a class makes its annotations when asked for them, by a function that knows its module.
@@ -102,7 +102,7 @@ class ContentPickler(pickle.Pickler):
         return str, (_name_of(type(thing)), name), (type(thing), self.held(held))
 
     def held(self, attributes: Mapping[str, Any]) -> tuple[str, list[Any]]:
-        """Return the names of attributes as one string, which is no name of a file, and their values."""
+        """Return the names of attributes as one string, which is not the name of a file, and their values."""
         return repr(list(attributes)), list(attributes.values())
 
     def of_failed(self, thing: Any, error: Exception) -> Any:
@@ -194,7 +194,7 @@ class FilesPickler(ContentPickler):
         return super().of_name(thing, name)
 
     def held(self, attributes: Mapping[str, Any]) -> tuple[str, list[Any]]:
-        """Return the names of attributes as one string, which is no name of a file, and their values."""
+        """Return the names of attributes as one string, which is not the name of a file, and their values."""
         for value in attributes.values():
             if isinstance(value, str):
                 self._files.note(value, is_path=True)

@@ -121,7 +121,7 @@ def _show(found: Profile, trace: Path | None, nsys: str) -> None:
     if nsys:
         import torch
 
-        print(f"Nsight Systems: {nsys} (open it in nsys-ui, or read it with nsys stats; see docs/nsys.md)")
+        print(f"Nsight Systems: {nsys} (open it in nsys-ui, or read it with nsys stats)")
         if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
             print("It has no NVTX ranges: this torch has no CUDA")
     print(end="", flush=True)

@@ -40,7 +40,7 @@ _WORKERS = (
 
 @dataclass(frozen=True)
 class LoopVerdict:
-    """Whether a loop waits for its data.
+    """The verdict on a loop: it waits for its data, or it does not.
 
     Attributes:
         kind: ``"consumer-bound"``: the data is there in time; ``"loader-bound"``: the loop waits for it;
@@ -145,7 +145,7 @@ def _evidence(stats: Mapping[str, Any]) -> list[str]:
         share, count = stats["wait_share"], stats["sampled"]
         # Two standard deviations of a share of so many samples.
         margin = 2 * (share * (1 - share) / max(1, count)) ** 0.5
-        lines[0] += f" (from {count:,} samples of its stack: give or take {100 * margin:.0f} % of the time)"
+        lines[0] += f" (from {count:,} samples of its stack: give or take {100 * margin:.0f}% of the time)"
         places = [(where, part) for where, part in stats["waits_in"].items() if part >= _MIN_PART_SHOWN]
         lines += [f"{percent(part)} of the waiting was in {where}" for where, part in places[:3]]
     cores = stats["cpu"]["cores"]

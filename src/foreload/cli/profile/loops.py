@@ -1,4 +1,4 @@
-"""Loops over iterables that are no known loaders, found by samples of the main thread's stack."""
+"""Loops over iterables that are not known loaders, found by samples of the main thread's stack."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MAX_PROCESSES = 8
 
 @dataclass
 class SampledLoop:
-    """What samples say of a loop.
+    """A loop as seen in samples of the program's stack.
 
     Attributes:
         path, line: its place.

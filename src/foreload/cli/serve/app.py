@@ -72,7 +72,9 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
-            raise ValueError(f"host: {host!r} is not an address of this machine") from None
+            raise ValueError(
+                f"host: {host!r} is not an address of this machine; give one of its own, such as 127.0.0.1"
+            ) from None
         why = os.strerror(error.errno or 0)
         raise OSError(
             f"cannot listen on {host}, port {port}: {why}; choose another (--port 0 takes any)"
@@ -164,5 +166,5 @@ async def _body(request: Request) -> bytes:
                 if len(read) > _MAX_BODY_BYTES:
                     raise HTTPException(413, f"The request is longer than {_MAX_BODY_BYTES:,} bytes.\n")
     except TimeoutError:
-        raise HTTPException(408, f"The request has not come within {_BODY_TIMEOUT:.0f} seconds.\n") from None
+        raise HTTPException(408, f"The request did not arrive within {_BODY_TIMEOUT:.0f} seconds.\n") from None
     return read

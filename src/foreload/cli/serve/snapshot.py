@@ -93,7 +93,7 @@ _REQUIRED = {"number", "name", "pid", "script"}
 
 
 def parse(text: bytes) -> list[Snapshot]:
-    """Return the loaders in an answer of a process; none if it is no such document.
+    """Return the loaders in an answer of a process; none if it is not such a document.
 
     >>> answer = b'{"foreload": 1, "pid": 7, "script": "a.py", "loaders": [{"number": 1, "name": "x"}]}'
     >>> parse(answer) == [{"pid": 7, "script": "a.py", "number": 1, "name": "x"}]

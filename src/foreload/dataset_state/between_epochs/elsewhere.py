@@ -25,7 +25,7 @@ _MOST_FUNCTIONS = 256
 
 
 class Elsewhere:
-    """What functions find in global variables and closures, followed through the code that they call there.
+    """The values that functions find in global variables and closures, and in the code that they call there.
 
     Of ``args.size`` it is the attribute ``size`` that is read; of an object that is handed on to other code, each
     attribute of a name that loading code reads.

@@ -109,7 +109,7 @@ class BetweenEpochs:
 
 
 class _Known:
-    """What stands for a value; what may be large is not held."""
+    """A stand-in for a value, compared in its place; it does not hold what may be large."""
 
     def __init__(self, value: Any) -> None:
         self._place = id(value) if is_plain_container(value) else None

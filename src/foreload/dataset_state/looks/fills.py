@@ -103,7 +103,7 @@ def content_of(value: Any) -> bytes:
 
 
 class _Pickler(ContentPickler):
-    """What nothing is known of is like nothing else."""
+    """A pickler that hashes objects for comparison; an object of which nothing is known equals no other."""
 
     def __init__(self, known: Any) -> None:
         super().__init__(_Written(known), protocol=5, buffer_callback=lambda part: known.update(part.raw()))

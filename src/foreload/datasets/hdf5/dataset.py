@@ -298,7 +298,7 @@ def _found(handle: Any, argument: str, name: str, path: str) -> Any:
 
         handle.visititems(note)
         listed = ", ".join(map(repr, there[:_LISTED])) + (", ..." if len(there) > _LISTED else "")
-        what = _missing(handle, name) if found is None else "is no dataset"
+        what = _missing(handle, name) if found is None else "is not a dataset"
         raise KeyError(f"{argument}: {name!r} {what} in {path!r}; its datasets are: {listed or 'none'}")
     if not found.shape:
         what = "empty" if found.shape is None else "a scalar"

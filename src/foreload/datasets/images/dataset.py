@@ -134,7 +134,7 @@ class ImageDataset(
         self._paths: list[bytes] = []
         if self.shards is not None:
             if labels is not None:
-                raise ValueError("labels: shards have their own, in their cls members")
+                raise ValueError("labels: shards have their own, in their cls members; leave labels= out")
             self._targets, self.classes = self.shards.labels, self.shards.classes
         else:
             paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)

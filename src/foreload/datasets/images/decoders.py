@@ -42,7 +42,7 @@ class Decoder(Protocol):
 def _check_cuda(device: torch.device, name: str) -> torch.device:
     if device.type != "cuda":
         raise ValueError(
-            f"{name} decodes on CUDA devices, not on {str(device)!r}: say device='cuda', or decode='cpu'"
+            f"{name} decodes on CUDA devices, not on {str(device)!r}: pass device='cuda', or decode='cpu'"
         )
     return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
 
@@ -215,4 +215,4 @@ def decoder_named(decode: Any) -> Decoder | None:
             decoder: Decoder = make()
             return decoder
     packages = " or ".join(_DECODERS[name][2] for name in wanted)
-    raise RuntimeError(f"decode={decode!r} needs {packages}: install it, or say decode='cpu'")
+    raise RuntimeError(f"decode={decode!r} needs {packages}: install it, or pass decode='cpu'")

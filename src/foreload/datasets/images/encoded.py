@@ -52,15 +52,15 @@ def _check_transform(transform: Any) -> ImageTransform:
     if not isinstance(transform, ImageTransform):
         raise ValueError(
             "decode= on a device needs a transform of foreload.transforms, whose crops are planned before the "
-            f"pixels are there, got {type(transform).__name__}: use one, or say decode='cpu'"
+            f"pixels are there, got {type(transform).__name__}: use one, or pass decode='cpu'"
         )
     if transform.color_jitter is not None:
-        raise ValueError("color_jitter is done by the CPU only: leave it out, or say decode='cpu'")
+        raise ValueError("color_jitter is done by the CPU only: leave it out, or pass decode='cpu'")
     return transform
 
 
 class Recipe:
-    """What all batches of an epoch are finished with.
+    """The transform and the decoder that all batches of an epoch are finished with.
 
     Args:
         transform: the transform.
@@ -109,7 +109,7 @@ class EncodedBatch(_Fields, UnfinishedBatch):
     __slots__ = ()
 
     def finish(self, on_error: OnError, errors: list[SampleError]) -> Any:
-        """See :class:`foreload.protocol.UnfinishedBatch`."""
+        """See :class:`foreload.batch.unfinished.UnfinishedBatch`."""
         transform, device = self.recipe.transform, self.targets.device
         layout = torch.channels_last if transform.channels_last else torch.contiguous_format
         shape = transform.shape(len(self.indices))
@@ -178,7 +178,7 @@ class EncodedBatch(_Fields, UnfinishedBatch):
         if pixels.shape[:2] != (plan.height, plan.width):
             raise DecodeError(
                 f"{path}: its header says {plan.width} x {plan.height} pixels, but it has "
-                f"{pixels.shape[1]} x {pixels.shape[0]}"
+                f"{pixels.shape[1]} x {pixels.shape[0]}; encode it again"
             )
         image = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
         return image.to(device), plan._replace(orientation=1)

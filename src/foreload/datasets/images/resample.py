@@ -15,7 +15,7 @@ __all__ = ["Plan", "View", "resample", "table_row"]
 
 
 class Plan(NamedTuple):
-    """What is taken of an image, as :func:`foreload._native.plan_view` returns it.
+    """The part of an image to take and its new size, as :func:`foreload._native.plan_view` returns them.
 
     Attributes:
         orientation: by Exif, from 1 to 8.

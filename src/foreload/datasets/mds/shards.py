@@ -41,7 +41,7 @@ def readers_of(folder: str, *, unsafe: bool) -> list[Any]:
     except (OSError, DecodeError):
         raise
     except Exception as error:  # the library looks at hardly anything before it uses it
-        raise DecodeError(f"{path}: no index of MDS shards, or damaged: {error!r:.300}") from error
+        raise DecodeError(f"{path}: not an index of MDS shards, or damaged: {error!r:.300}") from error
     for reader in readers:
         reader.validate(unsafe)
     return readers
@@ -60,7 +60,7 @@ def _problem(reader: Any) -> str:
             return f"is not in its folder: {file.basename!r}"
         hashes = file.hashes or {}
         if not isinstance(hashes, dict) or not all(map(_is_known, hashes)):
-            return f"has hashes of no known kind: {file.hashes!r:.100}"
+            return f"has hashes of an unknown kind: {file.hashes!r:.100}"
     if is_mds(reader):
         names, sizes = reader.column_names, reader.column_sizes
         if not len(names) == len(set(names)) == len(sizes) == len(reader.column_encodings):
@@ -152,7 +152,7 @@ def make_there(path: str, packed: str | None, about: Any, compression: str | Non
         if len(content) != about.bytes:
             raise DecodeError(
                 f"{packed}: the shard has {len(content):,} bytes when decompressed, but {INDEX} says "
-                f"{about.bytes:,}"
+                f"{about.bytes:,}; copy it again"
             )
         _check_hashes(about, io.BytesIO(content), packed)
         # Another process may do the same; the last one replaces the file by an equal one.

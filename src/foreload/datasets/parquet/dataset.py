@@ -69,7 +69,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
 
     Raises:
         FileNotFoundError: ``data_path`` does not exist, or it has no Parquet file.
-        DecodeError: a file is no Parquet, or cut short; later: damaged, or not any more what it was.
+        DecodeError: a file is not a Parquet file, or cut short; later: damaged, or not any more what it was.
         KeyError: a file does not have a column; the message lists those that it has.
         ImportError: pyarrow is not installed.
 

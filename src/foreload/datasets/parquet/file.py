@@ -31,7 +31,7 @@ def open_parquet(path: str, metadata: Any = None) -> Any:
     Pages that have a checksum (``write_page_checksum=True``) are compared with it when they are read.
 
     Raises:
-        DecodeError: it is no Parquet, or cut short.
+        DecodeError: it is not a Parquet file, or is cut short.
         OSError: it cannot be read.
     """
     pa = load_pyarrow()
@@ -44,4 +44,4 @@ def open_parquet(path: str, metadata: Any = None) -> Any:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), path) from error
-        raise DecodeError(f"{path}: no Parquet, cut short, or damaged: {error}") from error
+        raise DecodeError(f"{path}: not a Parquet file, or cut short or damaged: {error}") from error

@@ -34,7 +34,7 @@ class Places:
 
 
 class Draws(NamedTuple):
-    """What keys the random numbers of a sample.
+    """The key of a sample's random numbers.
 
     Attributes:
         key: (seed, epoch) of its generators.
@@ -48,7 +48,7 @@ class Draws(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What the random numbers of a request for a sample, or for several, follow from besides their indices.
+    """A request for one sample or several: besides their indices, it decides their random numbers.
 
     Attributes:
         epoch: (seed, epoch); None if no foreload loader has asked.

@@ -37,7 +37,7 @@ def from_ray_dataset(dataset: Any) -> RayDataset:
         dataset: the dataset; a ``MaterializedDataset`` is taken as it is.
 
     Raises:
-        TypeError: it is no dataset of Ray Data.
+        TypeError: it is not a dataset of Ray Data.
     """
     return RayDataset(dataset)
 

@@ -191,8 +191,8 @@ class TarDataset(DirectReads, BaseDataset, TwoStageBatches, SampleSource):
 
     Raises:
         OSError: a shard cannot be read.
-        DecodeError: a shard is no tar, is cut short, or holds a member whose name leads out of it. A sample raises
-            it if its shard was replaced after the dataset was made.
+        DecodeError: a shard is not a tar, is cut short, or holds a member whose name leads out of it. A sample
+            raises it if its shard was replaced after the dataset was made.
 
     >>> import io, tarfile, tempfile
     >>> shard = Path(tempfile.mkdtemp()) / "train.tar"

@@ -65,7 +65,7 @@ def list_streams(shards: Any) -> list[Shard]:
         if os.path.isdir(text):
             found = tars_in(absolute(text), _SUFFIXES)
             if not found:
-                raise FileNotFoundError(f"shards: no tar, compressed or not, in {text!r}")
+                raise FileNotFoundError(f"shards: no tar files, compressed or not, in {text!r}")
             return list(found)
         return list(list_shards(text))
     if hasattr(shards, "read"):
@@ -112,7 +112,7 @@ def sample_runs(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator
 
     Raises:
         OSError: the shard cannot be read.
-        DecodeError: it is no tar, damaged, cut short, or holds a member whose name leads out of it.
+        DecodeError: it is not a tar file, damaged, cut short, or holds a member whose name leads out of it.
     """
     with closing(_open(shard, fetch)) as file:
         place = _Place(name)
@@ -139,7 +139,7 @@ class _Place:
 
     def __str__(self) -> str:
         if self.member is None:
-            return f"{self.shard}: no tar, or damaged before its first member"
+            return f"{self.shard}: not a tar file, or damaged before its first member"
         samples = f"after {self.samples} whole samples"
         return f"{self.shard}: damaged or cut short at member {self.member!r} or after it, {samples}"
 

@@ -16,7 +16,7 @@ _BLOCK = 256 << 10  # about what the second-level cache of a core holds
 
 
 class Forward:
-    """What tarfile reads from: a file that cannot go back, with a count of what was read."""
+    """A file for tarfile that is only read forwards, with a count of the bytes read."""
 
     def __init__(self, file: Any) -> None:
         self._read = file.read

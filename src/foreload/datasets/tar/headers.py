@@ -15,13 +15,13 @@ __all__ = ["Headers", "Place", "agrees"]
 
 
 class Place(NamedTuple):
-    """Where a header lies in a shard; with the label behind it, if it is that of a label.
+    """The place of a header in a shard, with the label behind it if it is the header of a label.
 
     Attributes:
         shard, start: of the header's first byte.
         header: its length, with those of the records that precede it.
         check: its CRC-32.
-        content: the length of what is to be compared with ``label``; 0 if it is no label.
+        content: the length of what is to be compared with ``label``; 0 if it is not a label.
         label: of the sample.
     """
 

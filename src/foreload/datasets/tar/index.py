@@ -33,7 +33,7 @@ def index_of(shard: str | Path, *, save: bool = True, direct: bool = False) -> S
 
     Raises:
         OSError: the shard cannot be read; a FileNotFoundError if there is none.
-        DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
+        DecodeError: it is not a tar file, is cut short, or holds a member whose name leads out of it.
     """
     if not os.path.exists(shard):
         raise FileNotFoundError(errno.ENOENT, "shards: there is no such file or folder", str(shard))

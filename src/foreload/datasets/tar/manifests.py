@@ -22,7 +22,7 @@ _AT_A_TIME = 16
 
 
 class Manifest(NamedTuple):
-    """What is said in a folder of shards.
+    """The manifest of a folder of shards.
 
     Attributes:
         folder, shard: itself and its first shard, for messages.

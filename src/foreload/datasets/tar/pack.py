@@ -174,7 +174,7 @@ def _warn_of_strays(paths: list[str]) -> None:
     strays = [path for path in paths if not path.lower().endswith(IMAGES)]
     if 0 < len(strays) < len(paths):
         warnings.warn(
-            f"{len(strays)} of {len(paths)} files are no images, such as {strays[0]!r}: ImageDataset will not "
+            f"{len(strays)} of {len(paths)} files are not images, such as {strays[0]!r}: ImageDataset will not "
             "read this pack; move them away, or read it with TarDataset",
             stacklevel=3,
         )
@@ -299,7 +299,7 @@ class _Packing:
         index = index_of(temporary, save=False)
         if self._verify:
             if index.keys != self._keys[begin:end]:
-                raise DecodeError(f"{temporary}: its samples are not those that were written")
+                raise DecodeError(f"{temporary}: its samples are not those that were written; check the disk")
             _check(temporary, index, checks)
         os.replace(temporary, path)
         index.save(f"{path}.idx")

@@ -47,7 +47,7 @@ def _parts(text: str) -> list[str] | None:
 
 
 def _numbers(text: str) -> list[str] | None:
-    """Return the numbers of a range, all with as many digits as the first; None if it is no range."""
+    """Return the numbers of a range, all with as many digits as the first; None if it is not a range."""
     found = _RANGE.fullmatch(text)
     if found is None:
         return None

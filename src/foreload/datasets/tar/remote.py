@@ -72,7 +72,7 @@ def remote_indexes(
 
     Raises:
         OSError: a shard cannot be read.
-        DecodeError: it is no tar, or damaged.
+        DecodeError: it is not a tar file, or damaged.
     """
     found = list(
         track_threads(lambda url: _index(fetch, url, folder), urls, "indexing shards", threads=_AT_A_TIME, after=1)
@@ -250,7 +250,7 @@ class RemoteSamples:
 
 
 class _Wanted:
-    """What is read of a shard for one sample, and what of it is compared with the index.
+    """The bytes of a shard to read for one sample, and those of them to compare with the index.
 
     Attributes:
         shard, offset: where the extent begins.

@@ -165,7 +165,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
     """Make the index of a tar by reading its headers.
 
     Raises:
-        DecodeError: it is no tar, is cut short, or holds a member whose name leads out of it.
+        DecodeError: it is not a tar file, is cut short, or holds a member whose name leads out of it.
     """
     if size == 0:
         raise DecodeError(f"{source}: the shard is empty, it has 0 bytes")
@@ -200,7 +200,7 @@ def scan(file: Any, source: str, size: int, modified: int = 0) -> ShardIndex:
                 places.append((member.offset_data, member.size, *_header_of(member, file)))
             _check_end(tar, file, source, size)
     except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
-        raise DecodeError(f"{source}: no tar, or damaged: {error}; {_UNPACK}") from error
+        raise DecodeError(f"{source}: not a tar file, or damaged: {error}; {_UNPACK}") from error
     if not keys:
         raise DecodeError(f"{source}: the shard has no samples; members are named KEY.FIELD, such as 0001.jpg")
     warn_of_apart(source, keys)
@@ -255,8 +255,8 @@ def _label(content: IO[bytes] | None, name: str, source: str) -> int:
     label = read_label(text)
     if label is None:
         raise DecodeError(
-            f"{source}: member {name!r} must hold a number that fits into int64, got {text[:20]!r}; give what "
-            "is no such label another field than .cls, or read the shard by TarStream, to which it is bytes"
+            f"{source}: member {name!r} must hold a number that fits into int64, got {text[:20]!r}; give other "
+            "data another field than .cls, or read the shard with TarStream, where it is bytes"
         )
     return label
 

@@ -22,7 +22,7 @@ def warn_of_apart(source: str, keys: Sequence[str]) -> None:
 
 
 def warn_of_link(source: str, name: str) -> None:
-    """Warn of a member that would be part of a sample, if it were no link."""
+    """Warn of a member that would be part of a sample, if it were not a link."""
     warnings.warn(
         f"{source}: member {name!r} is a link (as tar writes a second name of a file), and links are passed over, "
         "as in WebDataset; write the shard with --hard-dereference and --dereference",

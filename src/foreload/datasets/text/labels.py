@@ -161,5 +161,5 @@ def _doubt(names: list[str], numbers: list[int | float | None]) -> str:
 
 
 def _doubt_about(others: list[str]) -> str:
-    """Say which label is none, if all that are no numbers are what programs write for missing ones."""
+    """Say which label is none, if all that are not numbers are what programs write for missing ones."""
     return f"{others[0]!r} is none; remove those lines" if all(map(_NO_NUMBER.fullmatch, others)) else ""

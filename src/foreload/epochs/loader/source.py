@@ -260,7 +260,7 @@ class EpochSource(LoaderOrder[T_co]):
 
     @property
     def _fl_batch_spec(self) -> BatchSpec:
-        """How the batches of this loader are made."""
+        """The options that decide how the batches of this loader are made."""
         sampler, is_batched, options = index_sampler(self), auto_collates(self), self._foreload
         return BatchSpec(
             self.collate_fn,

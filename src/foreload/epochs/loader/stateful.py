@@ -44,10 +44,11 @@ class StatefulSource(EpochSource[T_co]):
     _fl_place: Any  # of the loop in it, or in the one that it was in last
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which :meth:`load_state_dict` goes on after the batches that the loop has taken.
+        """Return the state after the batches that the loop has taken.
 
-        It has plain values and what the dataset and samplers tell of theirs, for ``torch.save``, checkpoints, and
-        ``json`` if theirs are plain too: under 1 KiB with ``seed=``, 4 KB more with a generator of torch's.
+        :meth:`foreload.DataLoader.load_state_dict` goes on from it. It has plain values and what the dataset and
+        samplers tell of theirs, for ``torch.save``, checkpoints, and ``json`` if theirs are plain too: under 1 KiB
+        with ``seed=``, 4 KB more with a generator of torch's.
 
         >>> import torch; from foreload import DataLoader
         >>> loader = DataLoader(list(range(10)), batch_size=4, shuffle=True, seed=0)
@@ -62,7 +63,8 @@ class StatefulSource(EpochSource[T_co]):
         """
         if self._fl_is_left_to_torch:
             warn_user(
-                "torch's own code loads what this loader delivers (data pipes, say), and has no state to save"
+                "state_dict() is empty: torch's own code loads here (data pipes, for instance); put a pipe into "
+                "a Dataset or IterableDataset of your own to save states"
             )
             return {}
         if self._fl_resumed is not None:
@@ -186,7 +188,7 @@ class StatefulSource(EpochSource[T_co]):
 
     @property
     def skip(self) -> tuple[Skip, ...]:
-        """What is left out of epochs, from the next iteration on."""
+        """The steps and samples that epochs leave out, from the next iteration on."""
         skips: tuple[Skip, ...] = self.__dict__["skip"]
         return skips
 
@@ -214,8 +216,8 @@ class StatefulSource(EpochSource[T_co]):
         changed. With several ranks, these are this rank's samples.
 
         Args:
-            epoch: the number of the epoch: with ``seed=`` as in :meth:`set_epoch`; under a ``DistributedSampler``,
-                the sampler's.
+            epoch: the number of the epoch: with ``seed=`` as in :meth:`foreload.DataLoader.set_epoch`; under a
+                ``DistributedSampler``, the sampler's.
             step: the number of the batch.
 
         Raises:

@@ -153,7 +153,9 @@ class MixtureSampler(Sampler[int], ArraySampler):
             ValueError: it had a mixture of other datasets.
         """
         if not isinstance(drawn, dict) or "next_shares" not in drawn:
-            raise ValueError("the state is of a loader whose sampler was no MixtureSampler")
+            raise ValueError(
+                "the state is of a loader whose sampler was not a MixtureSampler; load a state of a mixture"
+            )
         for name, length in (("sizes", None), ("shares", len(self.data_source.sizes)), ("dealt", 2)):
             values = drawn.get(name)
             if not isinstance(values, (list, tuple)) or length not in (None, len(values)):

@@ -85,7 +85,8 @@ class Lookahead:
                 warn_user(
                     f"{type(self._sampler).__name__} drew random numbers from the loop's generators for a batch "
                     "that the loop had not requested yet; for the one before it had drawn none. Its numbers and "
-                    "the loop's depend on when that is: give it a generator of its own, or say num_workers="
+                    "the loop's depend on when that is: give it a generator of its own, or pass num_workers=0 "
+                    "or num_workers=N"
                 )
         self.is_allowed = not (has_drawn or self._is_refused)
 

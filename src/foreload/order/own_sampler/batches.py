@@ -241,7 +241,7 @@ class SamplerBatches(Iterator[Any]):
 
     @property
     def draw(self) -> Callable[[], Any]:
-        """What :func:`next` calls."""
+        """The method that :func:`next` calls."""
         return self.__next__
 
     def __next__(self) -> Any:

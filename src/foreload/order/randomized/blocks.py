@@ -57,7 +57,7 @@ class RandomBlocks(Blocks):
 
 
 class _Source:
-    """What an order is drawn from.
+    """The sampler and the random state that an order is drawn from.
 
     An object of its own: blocks that are drawn by a method of what holds them would stay, after an epoch that was
     left, until the garbage collector runs.

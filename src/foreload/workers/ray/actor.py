@@ -52,8 +52,8 @@ class Answer:
 
     Attributes:
         result: the answer to a job, or to the beginning of an epoch.
-        totals: what was recorded meanwhile, as :meth:`Lane.totals` returns it.
-        spans: the spans, as :meth:`Lane.recent` returns them.
+        totals: what was recorded meanwhile, as :meth:`foreload._native.Lane.totals` returns it.
+        spans: the spans, as :meth:`foreload._native.Lane.recent` returns them.
         clock: nanoseconds from the monotonic clock of the actor's machine to the time of day.
     """
 

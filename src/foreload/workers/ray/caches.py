@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sized
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from foreload.cache.forms import forms_of
 from foreload.cache.loader_cache import CacheSpec, LoaderCache
 from foreload.cache.store import SampleStore
-from foreload.cache.wrappers import unwrap
+from foreload.cache.wrappers import require_length, unwrap
 from foreload.options import Cache
 from foreload.order.epoch_order import EpochOrder
 from foreload.protocol import ImageForms
@@ -39,15 +38,12 @@ class NodeCaches(LoaderCache):
             if value:
                 raise ValueError(f"Cache({name}=...) is not possible with workers='ray'; leave it out")
         root, _ = unwrap(spec.dataset)
-        if not isinstance(root, Sized):
-            raise TypeError(f"cache: the dataset must have a length, which {type(root).__name__} has not")
+        samples = len(require_length(root))
         self.options = options
         # Stands for those on the nodes: nothing is kept in it.
-        self.store = SampleStore(len(root), options.bytes)
+        self.store = SampleStore(samples, options.bytes)
         self.plan = None
-        self.forms = np.full(
-            len(root) if isinstance(root, ImageForms) else 0, forms_of(options.keep)[-1], np.uint8
-        )
+        self.forms = np.full(samples if isinstance(root, ImageForms) else 0, forms_of(options.keep)[-1], np.uint8)
         self.order = "unknown"
         self._job: str | None = None
         self._keepers: dict[str, Any] = {}  # of this job, by node: the actor

@@ -20,7 +20,7 @@ __all__ = ["Message", "RayWorker"]
 
 @dataclass
 class Message:
-    """What has come of something that an actor was asked for.
+    """The answer of an actor, or the exception in its place.
 
     Attributes:
         worker: the worker.

@@ -1,4 +1,4 @@
-"""Set-up of a worker as torch does it, and what makes one unseen."""
+"""Set-up of a worker as torch does it, or hidden: user code finds no sign that it runs in a worker."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class _Present:
 
 
 def _after_fork() -> None:
-    """Start with no template: it is no child of this process, which cannot know how it is."""
+    """Start with no template: it is not a child of this process, which cannot know how it is."""
     _Present.lock = threading.RLock()
     _Present.retired = []
     if _Present.template is not None:

@@ -18,7 +18,7 @@ __all__ = ["Alone", "load_alone"]
 
 @dataclass
 class Alone:
-    """What loading without other threads gave.
+    """The result of loading without other threads.
 
     Attributes:
         loaded: each sample, by index.

@@ -31,7 +31,7 @@ _SHARE, _BEGIN_SHARE = 0.2, 0.1
 
 @dataclass(frozen=True, repr=False)
 class ThreadCheck:
-    """What :func:`check_threads` found.
+    """The result of :func:`check_threads`.
 
     Attributes:
         findings: what speaks against threads, or why nothing could be tried.

@@ -23,7 +23,7 @@ _MOST_FIELDS = 64
 
 
 class Fingerprint(NamedTuple):
-    """What a sample is, bit for bit.
+    """The content of a sample, bit for bit, as hashes.
 
     Attributes:
         fields: a hash of each field, by name; under "" of a sample without fields.

@@ -31,7 +31,7 @@ _MOST_FRAMES = 6
 
 @dataclass(frozen=True)
 class Ending:
-    """How a call in a fork ended.
+    """The end of a call in a fork.
 
     Attributes:
         value: what it returned.

@@ -54,7 +54,7 @@ _MOST_VALUES = 20_000
 
 
 class Seen(NamedTuple):
-    """What is known of a value that a dataset holds.
+    """The observed state of a value that a dataset holds.
 
     Attributes:
         digest: equal as long as the value is the same and unchanged.
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 
 @dataclass
 class Signs:
-    """What a dataset holds and changes.
+    """The things that a dataset holds and changes, as far as threads are concerned.
 
     Attributes:
         findings: what threads should not share.

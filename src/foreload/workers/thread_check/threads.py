@@ -49,7 +49,7 @@ def patience(slowest: float) -> float:
 
 @dataclass
 class Threads:
-    """What loading by several threads gave.
+    """The result of loading by several threads.
 
     Attributes:
         wrong: samples that differ from those loaded alone, and the fields in which they do.

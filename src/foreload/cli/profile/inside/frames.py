@@ -1,4 +1,4 @@
-"""Where this interpreter keeps the main thread's frames, so that they can be read from outside (/proc/PID/mem).
+"""The addresses of the main thread's frames in this interpreter, to be read from outside (/proc/PID/mem).
 
 Places in the interpreter's structures are found by what is known to be there, not taken from a list of versions:
 if something is not found, nothing is published, and nobody reads.

@@ -86,10 +86,10 @@ function showEpoch({ epoch, state, until }, now) {
 function ends({ running, answers, ended, all, length, batches, pause, left, now }) {
   if (!running && all != null && batches < all && length != null) return "left before its end; no epoch is running";
   if (!running) return "over; no epoch is running";
-  if (ended) return "the program ended in it";
+  if (ended) return "the program ended during this epoch";
   if (!answers) return "";
   if (pause != null) return `pausing: no batch for ${about(pause)}${left == null ? "" : `; ${about(left)} to go when it goes on`}`;
-  if (all == null) return "its length is not known before its first end";
+  if (all == null) return "length unknown until an epoch has ended";
   if (left == null) return "estimating its end";
   return `ends in ${about(left)}, at ${clockTime(now + left, now).replace(/:\d\d$/, "")}`;
 }
@@ -102,7 +102,7 @@ function figures(stats, point) {
   return [
     ["Throughput", count(point.samples_per_second), "samples/s", `${count(stats.samples_per_second)} on average`],
     ["Batches", count(stats.batches_per_second), "per second", `${count(stats.batches)} in ${quantity(stats.epochs, "epoch")}`],
-    ["Batch time", ...seconds(times.median), `95 % within ${text(seconds(times.p95))}, 99 % within ${text(seconds(times.p99))}`],
+    ["Batch time", ...seconds(times.median), `95% within ${text(seconds(times.p95))}, 99% within ${text(seconds(times.p99))}`],
     ["First batch after", ...seconds(stats.first_batch_seconds), "in the latest epoch"],
     ["Waiting for data", ...percent(point.wait_share ?? stats.wait_share), `${text(percent(stats.wait_share))} since the start`],
     ["Cache hits", ...percent(cache ? (point.hit_rate ?? cache.hit_rate) : null), cache ? `${text(percent(cache.hit_rate))} since the start` : "no cache is set"],
@@ -119,7 +119,7 @@ const cards = (all) =>
       "div",
       {},
       element("dt", {}, name),
-      element("dd", {}, value, ...(unit ? [element("small", {}, unit)] : [])),
+      element("dd", {}, value, ...(unit ? [element("small", unit === "%" ? { class: "percent" } : {}, unit)] : [])),
       element("dd", { class: "more" }, more),
     ),
   );

@@ -61,7 +61,7 @@ export function percent(value) {
   return [(100 * value).toFixed(value > 0 && value < 0.0995 ? 1 : 0), "%"];
 }
 
-export const text = ([value, unit]) => (unit ? `${value}\u00a0${unit}` : value);
+export const text = ([value, unit]) => (unit ? `${value}${unit === "%" ? "" : "\u00a0"}${unit}` : value);
 
 // The time of day, with the date if that is another day.
 export function clockTime(time, now) {
