@@ -99,17 +99,17 @@ def test_scans_that_no_encoder_writes_give_pillows_pixels_or_its_error(scans: li
 
 
 LARGE = """
-import random
+import io
+from PIL import Image
 from foreload.datasets.images.decode import decode_image
-from tests.progressive_files import Component, Frame, Scan, encode
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 def grey(side):
-    one = [0] * 64
-    frame = Frame(side, side, [Component(1, 1, side // 8, side // 8, side // 8, [one] * (side // 8) ** 2)])
-    return encode(frame, [Scan([0], 0, 0, 0, 0), Scan([0], 1, 63, 0, 0, ends=0)], random.Random(0))
+    file = io.BytesIO()
+    Image.new("L", (side, side), 90).save(file, "JPEG", progressive=True)
+    return file.getvalue()
 
 files = grey(64), grey(8000)
 decode_image(files[0])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import python
+
 pytestmark = pytest.mark.slow
 
 PROGRAM = """
@@ -21,7 +23,7 @@ PROGRAM = """
         except RuntimeError as error:
             print(error)
 
-    atexit.register(last)
+    atexit.latest.append(last)  # as atexit.register() before anything is imported
     import torch
     import foreload as fl
 
@@ -45,7 +47,7 @@ TWICE = "[[0, 1, 2, 3], [0, 1, 2, 3], [4, 5], [4, 5]]\n"
 def printed(dataset: str, arguments: str, loads: str, before: str = "") -> str:
     """Return what a program prints that loads in such a function; it must end as any other."""
     program = textwrap.dedent(PROGRAM).format(dataset=dataset, arguments=arguments, loads=loads, before=before)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    ended = python("-c", program, finalize=True, timeout=300)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
 
