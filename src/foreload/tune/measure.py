@@ -129,6 +129,7 @@ def measure_workers(work: Workload, cores: int) -> Measurement:
 def _in_fork(work: Workload, measure: _Measure) -> Measurement:
     try:
         with forked(lambda into: _in_thread(into, work, measure)) as fork:
+            work.meanwhile()
             return _answers(fork.pipe)
     except OSError as error:
         return Measurement({}, [], 0.0, f"{type(error).__name__}: {error}")

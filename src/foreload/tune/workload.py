@@ -61,6 +61,7 @@ class Workload:
         collate: the user's collate function; None if it is torch's.
         sending: what handing over its batches takes; None: not measured.
         is_over: whether nobody waits for what is measured any more.
+        meanwhile: called while a fork measures.
     """
 
     view: Any
@@ -73,6 +74,7 @@ class Workload:
     collate: Callable[[list[Any]], Any] | None = None
     sending: Sending | None = None
     is_over: Callable[[], bool] = lambda: False
+    meanwhile: Callable[[], None] = lambda: None
 
 
 class _Spread(Sampler[Any]):

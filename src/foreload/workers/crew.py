@@ -133,7 +133,7 @@ class Crew:
 
         Args:
             spec: the loader's needs.
-            trial: begins to load with trial workers.
+            trial: loading with trial workers.
             may_measure: whether loading can be measured now.
         """
         if spec.workers == "ray" and spec.is_auto and not self.count:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -27,6 +27,7 @@ from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of
 from foreload.datasets.native import native_assembly
 from foreload.errors import warn_user
+from foreload.imports import uncollected
 from foreload.machine import granted_cores
 from foreload.options import WorkerKind
 from foreload.protocol import Assembly
@@ -37,14 +38,24 @@ from foreload.workers.thread_safety import find_user_code, is_declared
 
 __all__ = ["Trial", "is_outdated", "is_selected", "select_workers", "sent_parts", "watched_parts"]
 
-# Begins to load with the kind and number of workers and the sampler given, which is a batch sampler or is not.
-Trial = Callable[[WorkerKind, int, Sampler[Any], bool], Any]
-
 # An epoch must take this long in one thread for processes to be worth starting by other methods than a fork.
 _MIN_SPAWNED_SECONDS = 20.0
 
 # The samples of a batch that a sampler of batches makes, whose size nobody knows.
 _UNKNOWN_BATCH = 16
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Loading that can be measured.
+
+    Attributes:
+        begin: begins to load with the kind and number of workers and the sampler given, a batch sampler or not.
+        meanwhile: called while a fork measures it.
+    """
+
+    begin: Callable[[WorkerKind, int, Sampler[Any], bool], Any]
+    meanwhile: Callable[[], None]
 
 
 class _Parts:
@@ -93,7 +104,7 @@ def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) ->
 
     Args:
         spec: the loader's needs.
-        trial: begins to load with trial workers.
+        trial: loading with trial workers.
         may_measure: whether loading can be measured now; if it would have to be, the calling thread loads.
     """
     if spec.workers == "threads":
@@ -194,8 +205,9 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
 
     Without a trial, and not known yet, they are the calling thread.
     """
-    from foreload.tune.choose import choose_workers
-    from foreload.tune.workload import Workload
+    with uncollected():
+        from foreload.tune.choose import choose_workers
+        from foreload.tune.workload import Workload
 
     trouble = why_not_started(spec.context, sent_parts(spec))
     # Threads would load ahead from values that the loop may change; what processes have copies of is watched.
@@ -221,7 +233,8 @@ def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Cho
         if spec.batches.auto_collation
         else partial(_collate_one, spec.batches.collate_fn)
     )
-    work = Workload(spec.view, size, spec.prefetch_factor, spec.memory.limit, trial, kinds, watched, own)
+    amounts = size, spec.prefetch_factor, spec.memory.limit
+    work = Workload(spec.view, *amounts, trial.begin, kinds, watched, own, meanwhile=trial.meanwhile)
     choice = choose_workers(work)
     if choice.is_pure:
         choice = replace(choice, made_of=present)

@@ -19,6 +19,7 @@ from foreload.checks import is_instance
 from foreload.datasets.direct import direct_problem
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.cursor import Cursor
+from foreload.epochs.loader.modules import import_epochs
 from foreload.epochs.loader.order import LoaderOrder, OrderSpec, batch_size_of
 from foreload.epochs.loader.own_options import Shown, is_own
 from foreload.epochs.progress import watch_progress
@@ -34,6 +35,7 @@ from foreload.record.recorder import Recorder, Watch
 from foreload.record.spans import Spans
 from foreload.workers.crew import Crew
 from foreload.workers.opened import Opened
+from foreload.workers.selection import Trial
 from foreload.workers.spec import CrewSpec, is_left_to_torch
 
 if TYPE_CHECKING:
@@ -135,6 +137,8 @@ class EpochSource(LoaderOrder[T_co]):
         self._fl_set_keyed_epoch()
         self._fl_crew.begin()
         self._fl_choose_workers(crew := self._fl_crew_spec(self._fl_view))
+        if self._fl_cursor is None:
+            import_epochs(by_processes=self._fl_by_processes, is_tuned=self._fl_auto_workers)
         self._fl_crew.retune(crew := self._fl_renewed(crew))
         cache = self._fl_open_cache()
         resumed, self._fl_resumed = self._fl_resumed, None
@@ -142,10 +146,8 @@ class EpochSource(LoaderOrder[T_co]):
         cursor = Cursor(self._fl_order_spec(), self._fl_epoch, resumed, router)
         watch_progress(watch, self, cursor, self._fl_cursor)
         self._fl_cursor = cursor
-        if self.persistent_workers:
-            self._fl_open.base_seed = (
-                cursor.base_seed
-            )  # as torch's, they keep the seed that they were started with
+        if self.persistent_workers:  # as torch's, they keep the seed that they were started with
+            self._fl_open.base_seed = cursor.base_seed
         self._fl_epoch += 1
         if self.pin_memory:
             warn_of_pinning(self.pin_memory_device)
@@ -179,12 +181,11 @@ class EpochSource(LoaderOrder[T_co]):
         self._fl_choose_workers(self._fl_crew_spec(self._fl_view))
 
     def _fl_choose_workers(self, crew: CrewSpec) -> None:
-        import foreload.epochs.open  # noqa: F401 (before loading is measured: imports take time, and fill caches)
-
         if self._fl_memory.limit is None:
             reuse_freed()  # in forks that measure, too
         # What the cache holds already would be loaded faster than the rest.
-        self._fl_crew.choose(crew, self._fl_trial_batches, may_measure=self._fl_open.cache is None)
+        trial = Trial(self._fl_trial_batches, import_epochs)
+        self._fl_crew.choose(crew, trial, may_measure=self._fl_open.cache is None)
 
     def _fl_renewed(self, crew: CrewSpec) -> CrewSpec:
         """Return what the loader needs of its workers now; looking through a large Subset anew takes its time."""
@@ -254,9 +255,8 @@ class EpochSource(LoaderOrder[T_co]):
     def _fl_cache_spec(self) -> CacheSpec:
         from foreload.cache.loader_cache import CacheSpec
 
-        sampler, size, count = index_sampler(self), self.batch_size, self.num_workers
-        kind, seeds = self._fl_by_processes, not self.persistent_workers
-        return CacheSpec(self.dataset, sampler, self._fl_memory, size, count, kind, draws_seed=seeds)
+        how = index_sampler(self), self._fl_memory, self.batch_size, self.num_workers, self._fl_by_processes
+        return CacheSpec(self.dataset, *how, draws_seed=not self.persistent_workers)
 
     @property
     def _fl_batch_spec(self) -> BatchSpec:

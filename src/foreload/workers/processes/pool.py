@@ -17,7 +17,7 @@ from foreload.workers.processes.pipes import Alarm, check_not_within
 from foreload.workers.processes.worker import END_SECONDS, ProcessWorker
 from foreload.workers.worker import WorkerTask
 
-__all__ = ["ProcessPool"]
+__all__ = ["ProcessPool", "prepare_forks"]
 
 # Without an order, any of the workers may be waited for.
 _MOST_POLLS = 64
@@ -41,7 +41,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         self._polls: dict[tuple[int | None, ...], tuple[select.poll, dict[int, ProcessWorker]]] = {}
         try:
             if context.get_start_method() == "fork":
-                _prepare_forks(is_keyed=task.spec.is_keyed)
+                prepare_forks(is_keyed=task.spec.is_keyed)
             before = time.thread_time()
             for number in range(task.count):
                 self.workers.append(self._start(number, task))
@@ -165,8 +165,12 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 self._alarm.close()
 
 
-def _prepare_forks(*, is_keyed: bool) -> None:
-    """Do here, once, what each forked worker would do for itself in each epoch."""
+def prepare_forks(*, is_keyed: bool) -> None:
+    """Do here, once, what each forked worker would do for itself in each epoch.
+
+    Args:
+        is_keyed: whether samples draw from generators keyed by their index.
+    """
     import numpy.random  # noqa: F401 (NumPy imports it when it is first used: by a worker, to seed it)
 
     compute.find_blas()
