@@ -13,6 +13,7 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
+from foreload._libraries import warning_writer
 from foreload.checks import module_of, optional
 from foreload.dataset_state.digest import contents, snapshot
 from foreload.dataset_state.gathered import Gathered
@@ -92,7 +93,7 @@ def _end_of_handler(handler: Any) -> Any:
 
 def _shows() -> list[Any]:
     """Return what is called with a warning: within ``warnings.catch_warnings(record=True)``, a list's method."""
-    return [optional(warnings, "_showwarnmsg_impl"), warnings.showwarning]
+    return [warning_writer(), warnings.showwarning]
 
 
 def _are_same(now: list[Any], before: list[Any]) -> bool:

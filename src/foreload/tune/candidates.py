@@ -13,13 +13,15 @@ from foreload.tune.workload import Workload
 
 __all__ = [
     "MAX_THREADS",
+    "MEMORY_SHARE",
+    "TINY_SAMPLE_SECONDS",
     "Candidate",
     "Measurement",
     "Rates",
     "candidates_of",
+    "estimated_rate",
     "look_seconds",
     "never_pays",
-    "seconds_by_processes",
 ]
 
 # The kind and number of workers; none: the thread of the loop.
@@ -27,6 +29,12 @@ Candidate = tuple[WorkerKind, int]
 
 # Samples per second of each.
 Rates = dict[Candidate, float]
+
+# The part of the memory that unfinished batches may take, and that all candidates may take together.
+MEMORY_SHARE = 0.25
+
+# A sample that takes less may cost less to load than to hand over.
+TINY_SAMPLE_SECONDS = 2e-5
 
 # Threads that only wait take no core, so there may be many of them.
 MAX_THREADS = 32
@@ -39,6 +47,9 @@ _HANDOVER_SECONDS, _HANDOVER_SECONDS_PER_BYTE = 2e-6, 1.5e-10
 
 # What a process, and the loop, take of a core to hand a batch over, waking up included.
 _BATCH_SECONDS = 2e-4
+
+# An estimate of the time until forked processes have begun.
+_START_SECONDS = 0.04
 
 
 @dataclass(frozen=True)
@@ -101,10 +112,10 @@ def never_pays(work: Workload, cores: int, seconds: float, busy: float) -> bool:
     """Whether processes take longer for a sample than the calling thread, however long the epoch."""
     if "threads" in work.kinds or "processes" not in work.kinds:
         return False
-    return seconds_by_processes(work, cores, seconds, busy, per_byte=0.0)[-1] >= seconds
+    return _seconds_by_processes(work, cores, seconds, busy, per_byte=0.0)[-1] >= seconds
 
 
-def seconds_by_processes(
+def _seconds_by_processes(
     work: Workload, cores: int, seconds: float, busy: float, per_byte: float = _HANDOVER_SECONDS_PER_BYTE
 ) -> tuple[Candidate, float, float]:
     """Return which processes would load, the bytes of a sample, and an estimate of the seconds that one takes."""
@@ -117,3 +128,18 @@ def seconds_by_processes(
     loop, handover = each + taking + look, handover + each + look
     at_least = max((seconds + handover) / candidate[1], loop)
     return candidate, sample, max(at_least, (busy + handover + loop) / cores)
+
+
+def estimated_rate(
+    work: Workload, cores: int, seconds: float, busy: float, share: float
+) -> tuple[Candidate, float, float] | None:
+    """Return the processes that make an epoch as short as a share of the calling thread's time, with estimates.
+
+    The estimates are the bytes of a sample, and the samples per second. None: there are no such processes.
+    """
+    size = len(work.view)
+    if "threads" in work.kinds or "processes" not in work.kinds or size * seconds * share < _START_SECONDS:
+        return None
+    candidate, sample, by_processes = _seconds_by_processes(work, cores, seconds, busy)
+    epoch = _START_SECONDS + size * by_processes
+    return (candidate, sample, size / epoch) if epoch < share * size * seconds else None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from foreload._libraries import PANDAS_PARTS
 from foreload.checks import optional, package_of
 from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
 
@@ -23,7 +24,7 @@ def is_of_pandas(value: Any) -> bool:
 
 def columns_of(table: Any) -> list[Any]:
     """Return what a table of pandas keeps where no attribute of Python's shows it; that of a column, likewise."""
-    manager, numbers = optional(table, "_mgr"), optional(table, "_ndarray")
+    manager, numbers = (optional(table, name) for name in PANDAS_PARTS)
     own = [numbers] if isinstance(numbers, np.ndarray) else []
     return [*own, *(optional(manager, "arrays") or ()), *(optional(manager, "axes") or ())]
 
