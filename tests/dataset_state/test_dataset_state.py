@@ -31,13 +31,13 @@ class Opened:
 
 
 def find_change(dataset: Any, indices: tuple[int, ...] = (0, 5, 3)) -> str | None:
-    """The name of what loading changes, by looks before, after the first and after the last sample."""
+    """The name of what loading changes, by comparisons before, after the first and after the last sample."""
     watch = StateWatch(dataset)
     dataset[indices[0]]
-    watch.look()
+    watch.compare()
     for index in indices[1:]:
         dataset[index]
-    watch.look()
+    watch.compare()
     return watch.change
 
 

@@ -24,8 +24,8 @@ from torch.utils.data import Dataset
 import foreload as fl
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.handles import is_written
-from foreload.dataset_state.looks.fills import contents_of, may_fill, opens
-from foreload.dataset_state.looks.path import Place
+from foreload.dataset_state.probes.fills import contents_of, may_fill, opens
+from foreload.dataset_state.probes.path import Place
 
 PLACE = 0, "made", 0
 

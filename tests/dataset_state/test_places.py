@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import contents_of, opens
-from foreload.dataset_state.looks.path import Place
+from foreload.dataset_state.probes.fills import contents_of, opens
+from foreload.dataset_state.probes.path import Place
 
 
 class Opened:

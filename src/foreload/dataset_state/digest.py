@@ -124,8 +124,8 @@ class StateWatch:
     ...         return self.calls
     >>> counter = Counter()
     >>> watch = StateWatch(counter)
-    >>> _ = counter[0]; watch.look(); watch.change  # made when it was first needed
-    >>> _ = counter[1]; watch.look(); watch.change
+    >>> _ = counter[0]; watch.compare(); watch.change  # made when it was first needed
+    >>> _ = counter[1]; watch.compare(); watch.change
     'calls'
     """
 
@@ -135,8 +135,8 @@ class StateWatch:
         self._settings: Settings | None = None
         self.change: str | None = None
 
-    def look(self) -> None:
-        """Compare the dataset with what it was at the last look."""
+    def compare(self) -> None:
+        """Compare the dataset with what it was the last time."""
         present = self._snapshots()
         self.change = self.change or changed(self._last, present)
         self._last = present

@@ -26,7 +26,7 @@ _NAMES = "what samples print", "what samples log", "what samples warn of"
 
 
 class Outputs:
-    """A look at what has been written where only this process has it: not at terminals and files.
+    """A probe of what has been written where only this process has it: not at terminals and files.
 
     >>> kept = io.StringIO(); before, sys.stdout = sys.stdout, kept
     >>> outputs = Outputs(); print("loaded"); changed = outputs.changed()
@@ -40,7 +40,7 @@ class Outputs:
         self._before = [present() for _, present in self._present]
         called = Gathered()  # for code of the user's may keep it in its variables
         called.follow((((name, place),), function) for place, (name, function) in enumerate(_called()))
-        self._looks = called.looks
+        self._probes = called.probes
 
     def redirected(self) -> str | None:
         """Return what is written elsewhere since; None if nothing is."""
@@ -51,7 +51,7 @@ class Outputs:
         """Return what has been written since; None if nothing has."""
         pairs = zip(self._present, self._before, strict=True)
         kept = next((name for (name, present), before in pairs if present() != before), None)
-        return kept or (_NAMES[1] if any(look.changed() is not None for look in self._looks) else None)
+        return kept or (_NAMES[1] if any(probe.changed() is not None for probe in self._probes) else None)
 
 
 def _ends() -> list[list[Any]]:

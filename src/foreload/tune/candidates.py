@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import Fills
+from foreload.dataset_state.probes.fills import Fills
 from foreload.options import WorkerKind
 from foreload.tune.workload import Workload
 
@@ -20,8 +20,8 @@ __all__ = [
     "Rates",
     "candidates_of",
     "estimated_rate",
-    "look_seconds",
     "never_pays",
+    "probe_seconds",
 ]
 
 # The kind and number of workers; none: the thread of the loop.
@@ -93,19 +93,19 @@ def candidates_of(work: Workload, cores: int, seconds: float, busy: float) -> li
     return candidates
 
 
-def look_seconds(work: Workload) -> float:
-    """Return what it takes for each sample to look, before each batch, whether the loop has changed the dataset.
+def probe_seconds(work: Workload) -> float:
+    """Return what it takes for each sample to probe, before each batch, whether the loop has changed the dataset.
 
     The loop does so where processes load from copies of that, and each process, whether loading has.
     """
     if not work.watched:
         return 0.0
-    held, looks = CopiedState(*work.watched), []
+    held, probes = CopiedState(*work.watched), []
     for _ in range(3):
         began = time.perf_counter()
         held.changed()
-        looks.append(time.perf_counter() - began)
-    return min(looks) / (work.batch_size or 1)
+        probes.append(time.perf_counter() - began)
+    return min(probes) / (work.batch_size or 1)
 
 
 def never_pays(work: Workload, cores: int, seconds: float, busy: float) -> bool:
@@ -124,8 +124,8 @@ def _seconds_by_processes(
     handover, taking = by_bytes if work.sending is None else (work.sending.sent, work.sending.taken)
     candidate = candidates_of(work, cores, seconds, busy)[-1]
     each = _BATCH_SECONDS / (work.batch_size or 1)
-    look = look_seconds(work)
-    loop, handover = each + taking + look, handover + each + look
+    probe = probe_seconds(work)
+    loop, handover = each + taking + probe, handover + each + probe
     at_least = max((seconds + handover) / candidate[1], loop)
     return candidate, sample, max(at_least, (busy + handover + loop) / cores)
 

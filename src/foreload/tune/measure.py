@@ -22,7 +22,7 @@ from typing import Any
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.looks.fills import opens
+from foreload.dataset_state.probes.fills import opens
 from foreload.dataset_state.shared import why_not_measured
 from foreload.forks.descriptors import Positions, cut_connections
 from foreload.forks.fork import forked
@@ -38,8 +38,8 @@ from foreload.tune.candidates import (
     Rates,
     candidates_of,
     estimated_rate,
-    look_seconds,
     never_pays,
+    probe_seconds,
 )
 from foreload.tune.sample_cost import (
     MIN_EPOCH_SECONDS,
@@ -225,7 +225,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         return
 
     def changed() -> str:
-        watch.look()
+        watch.compare()
         return state or why_changed(watch, asked, positions)
 
     yield from _compared(work, cores, (seconds, busy), changed, began)
@@ -263,12 +263,12 @@ def _compared(
         yield from estimated
         if estimated or is_short:
             return
-    look = look_seconds(work)
+    probe = probe_seconds(work)
     checked = 0.0 if work.sending is None else work.sending.checked
     for name, value in _in_turns(work, candidates_of(work, cores, seconds, busy), batch, alone, began):
         by_processes = isinstance(name, tuple) and name[0] == "processes"
         # No trial worker looks at its copy of the dataset or at its batches, nor does the loop at the dataset.
-        yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
+        yield name, 1 / max(1 / value + (2 * probe + checked) / cores, probe) if by_processes else value
 
 
 def _made(work: Workload, held: CopiedState, seconds: float) -> Generator[tuple[Any, Any], None, str]:

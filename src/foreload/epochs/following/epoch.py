@@ -13,7 +13,7 @@ from foreload.batch.assembly import count
 from foreload.batch.failure import EmptyBatch
 from foreload.cache.view import CachedView
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import Fills, opens
+from foreload.dataset_state.probes.fills import Fills, opens
 from foreload.epochs.base import EpochSpec
 from foreload.epochs.following.foretold import Foretold
 from foreload.epochs.processes import ProcessEpoch

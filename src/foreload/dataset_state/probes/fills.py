@@ -20,9 +20,9 @@ import torch
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.digest import checksum, digest
 from foreload.dataset_state.handles import handle_kind, is_open, is_written
-from foreload.dataset_state.looks.containers import ATOMS, Unordered
-from foreload.dataset_state.looks.numbers import memory_of, spread
-from foreload.dataset_state.looks.path import Place
+from foreload.dataset_state.probes.containers import ATOMS, Unordered
+from foreload.dataset_state.probes.numbers import memory_of, spread
+from foreload.dataset_state.probes.path import Place
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 from foreload.dataset_state.walk import walk
 

@@ -11,16 +11,16 @@ Path = tuple[tuple[str, int], ...]
 
 
 class Place(NamedTuple):
-    """A place in what a look is at.
+    """A place in what a probe is of.
 
     Attributes:
         path: to that.
-        look: the kind of the look; there may be several.
-        name, number: of what is there, as the look has it.
+        probe: the kind of the probe; there may be several.
+        name, number: of what is there, as the probe has it.
     """
 
     path: Path
-    look: str
+    probe: str
     name: str
     number: int
 

@@ -1,4 +1,4 @@
-"""Looks at the numbers of tensors and arrays."""
+"""Probes of the numbers of tensors and arrays."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 from foreload._torch import tensor_version
 from foreload.checks import Array
-from foreload.dataset_state.looks.look import IsSame, is_same
-from foreload.dataset_state.looks.writes import MIN_WATCHED_BYTES, Unwritten
+from foreload.dataset_state.probes.probe import IsSame, is_same
+from foreload.dataset_state.probes.writes import MIN_WATCHED_BYTES, Unwritten
 from foreload.datasets.mapped_files import mapping_of_large
 
 __all__ = ["Numbers", "Room", "is_of_compiler", "memory_of", "numbers_of", "objects_in", "spread"]
@@ -48,10 +48,10 @@ class Room:
 
 
 class Numbers:
-    """A look at the numbers of a tensor or an array, and at whether a tensor without attributes has got some.
+    """A probe of the numbers of a tensor or an array, and of whether a tensor without attributes has got some.
 
     Args:
-        name: of what is looked at.
+        name: of what is probed.
         value: it.
         room: for copies of the numbers; where there is none, some are compared.
     """
@@ -90,7 +90,7 @@ class Numbers:
     def lacks(self, place: tuple[str, int]) -> bool:
         return False
 
-    def tell(self, references: Any) -> bool:
+    def add_to(self, references: Any) -> bool:
         return False
 
     def sent(self) -> None:
