@@ -194,6 +194,22 @@ def test_first_lines_say_what_a_module_is() -> None:
     assert odd == []
 
 
+# The class that implements the protocol of its name.
+SAME_CLASSES = {"SampleStore"}
+# Functions that do the same to different things, or that a command and the code behind it share.
+SAME_FUNCTIONS = {"main", "pack", "plot", "profile", "resample", "serve", "table", "write_json"}
+
+
+def test_no_two_files_define_one_public_name() -> None:
+    files: dict[str, set[str]] = {}
+    for path in FILES:
+        for node in tree_of(path).body:
+            if isinstance(node, (ast.ClassDef, Function)) and not node.name.startswith("_"):
+                files.setdefault(node.name, set()).add(str(path.relative_to(SOURCE)))
+    twice = {name: paths for name, paths in files.items() if len(paths) > 1}
+    assert {name: twice[name] for name in twice.keys() - SAME_CLASSES - SAME_FUNCTIONS} == {}
+
+
 # What the limited API of Python 3.12 has, in which the wheel for 3.12 and all later versions is compiled. A build
 # for 3.11 takes many other names: look one up in "Stable ABI contents" of the manual before you add it.
 LIMITED_API = {

@@ -28,7 +28,7 @@ from foreload.workers.crew import Crew
 from foreload.workers.spec import is_left_to_torch
 
 if TYPE_CHECKING:
-    from foreload.device.ahead import MovedAhead, Place
+    from foreload.device.ahead import LoopPosition, MovedAhead
     from foreload.epochs.base import Epoch
     from foreload.record.recorder import Watch
 
@@ -186,7 +186,7 @@ class AdaptableLoader(StatefulSource[T_co]):
     """A loader that stays what it is where a framework adapts it."""
 
     _fl_moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
-    _fl_place: Place | None = None  # of the loop in it
+    _fl_place: LoopPosition | None = None  # of the loop in it
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Derive torchdata's ``StatefulDataLoader`` from torch's class, also if ours was put in its place.

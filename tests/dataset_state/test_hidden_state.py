@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from foreload.dataset_state.digest import StateWatch, snapshot
+from foreload.dataset_state.digest import StateWatch, digests_of
 from foreload.dataset_state.walk import find_open_file
 
 
@@ -208,4 +208,4 @@ def test_state_of_loggers_and_installed_packages_does_not_count() -> None:
         assert find_open_file(dataset) is None
     finally:
         log.removeHandler(handler)
-    assert not any(name.startswith(("json", "torch")) for name in snapshot(dataset))
+    assert not any(name.startswith(("json", "torch")) for name in digests_of(dataset))

@@ -276,7 +276,7 @@ class _Method:
         self._until_check -= 1
         if self._until_check <= 0:
             self._until_check = _MIN_CHECK
-            if store.asked() > store.native.due + len(store):
+            if store.num_requests() > store.native.due + len(store):
                 fall_back(store, "samples are requested that the sampler has not drawn")
         return store.load(position, lambda _: self._function(dataset, index))
 
@@ -287,7 +287,7 @@ class _Method:
     @property
     def is_used(self) -> bool:
         """Whether there has been any request."""
-        return self._store is not None and self._store.asked() > 0
+        return self._store is not None and self._store.num_requests() > 0
 
     def stats(self) -> dict[str, int]:
         """Return hits, misses and bytes in use, of all workers together."""

@@ -9,7 +9,7 @@ from foreload.dataset_state.gathered import Gathered
 from foreload.dataset_state.outputs import Outputs
 from foreload.dataset_state.probes.fills import Fills, contents_of, may_fill
 from foreload.dataset_state.probes.numbers import Numbers
-from foreload.dataset_state.probes.path import Place
+from foreload.dataset_state.probes.path import ValuePath
 from foreload.dataset_state.probes.probe import Probe
 from foreload.dataset_state.probes.references import References
 from foreload.dataset_state.program.state import ProgramState
@@ -51,7 +51,7 @@ class CopiedState:
         self._program: ProgramState | None = None  # is the same for all that are sent at once
         self._by_loading: str | None = None
         self._is_first = True
-        self._lackable: tuple[int, list[tuple[Probe, Place]]] | None = None
+        self._lackable: tuple[int, list[tuple[Probe, ValuePath]]] | None = None
         self._gathered = Gathered()
         self._gathered.follow((((type(part).__name__, place),), part) for place, part in enumerate(parts))
         self._probes = self._gathered.probes
@@ -107,13 +107,13 @@ class CopiedState:
         made = (self._made(number) for number, probe in enumerate(self._probes) if probe.changed() is not None)
         return contents_of(pair for each in made for pair in each or ())
 
-    def _made(self, number: int) -> list[tuple[Place, Any]] | None:
+    def _made(self, number: int) -> list[tuple[ValuePath, Any]] | None:
         probe = self._probes[number]
         made = probe.made()
         if made is None:
             return None
         path = self._gathered.path(number)
-        return [(Place(path, type(probe).__name__, *place), value) for place, value in made]
+        return [(ValuePath(path, type(probe).__name__, *place), value) for place, value in made]
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing.
@@ -152,7 +152,7 @@ class CopiedState:
             self._lackable = len(self._probes), self._gathered.probes_at(self.fills)
         return any(probe.lacks((place.name, place.number)) for probe, place in self._lackable[1])
 
-    def _may_be_made(self, made: list[tuple[Place, Any]]) -> bool:
+    def _may_be_made(self, made: list[tuple[ValuePath, Any]]) -> bool:
         return all(may_fill(place, value, self.fills) for place, value in made)
 
     def _apart(self) -> str | None:

@@ -42,9 +42,9 @@ from foreload.dataset_state.names import (
 from foreload.dataset_state.probes.containers import MOST_RECORDS, CachedFunction, Contents, Records, are_settled
 from foreload.dataset_state.probes.libraries import columns_of, is_of_pandas, rules_of
 from foreload.dataset_state.probes.numbers import Numbers, Room, is_of_compiler, objects_in
-from foreload.dataset_state.probes.path import Path, Place, Step
+from foreload.dataset_state.probes.path import Path, Step, ValuePath
 from foreload.dataset_state.probes.probe import MISSING, Attributes, Probe, Value, Whole
-from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
+from foreload.dataset_state.sealed import SEALED, TOO_LARGE, pickled_state
 from foreload.dataset_state.walk import (
     MEMOS_OF_PANDAS,
     OPAQUE,
@@ -141,9 +141,9 @@ class Gathered:
         """Return the path to what a probe is of, by its number."""
         return self._steps[number].path()
 
-    def probes_at(self, places: Iterable[Place]) -> list[tuple[Probe, Place]]:
+    def probes_at(self, places: Iterable[ValuePath]) -> list[tuple[Probe, ValuePath]]:
         """Return the probes of some places."""
-        wanted: dict[tuple[int, tuple[str, int]], dict[Path, list[Place]]] = {}
+        wanted: dict[tuple[int, tuple[str, int]], dict[Path, list[ValuePath]]] = {}
         for place in places:
             by_path = wanted.setdefault((len(place.path), place.path[-1]), {})
             by_path.setdefault(place.path, []).append(place)
@@ -211,10 +211,10 @@ class Gathered:
             self._watch_class(value)
         elif is_of_pandas(value):  # which pickles in other ways once it has been used
             self._watch_object(name, value)
-        elif self._left_bytes > 0 and (state := state_of(value)) is not None:
+        elif self._left_bytes > 0 and (state := pickled_state(value)) is not None:
             self._left_bytes -= _TOO_LARGE_BYTES if state == TOO_LARGE else len(state)
             if state not in (SEALED, TOO_LARGE):
-                self._add(name, lambda: state_of(value) == state)
+                self._add(name, lambda: pickled_state(value) == state)
         elif not handle_kind(value):
             if isinstance(value, _CONTAINERS):
                 self._watch_container(name, value)

@@ -15,7 +15,7 @@ from typing import Any
 
 from foreload._libraries import warning_writer
 from foreload.checks import module_of, optional
-from foreload.dataset_state.digest import contents, snapshot
+from foreload.dataset_state.digest import contents, digests_of
 from foreload.dataset_state.gathered import Gathered
 from foreload.dataset_state.installed import is_installed
 
@@ -190,12 +190,12 @@ def _kept(handler: Any) -> Any:
 
 def _held(value: Any) -> Any:
     with suppress(Exception):  # whatever an object of the user's raises
-        return snapshot(vars(value), 256)  # (A stream itself would count as an open file.)
+        return digests_of(vars(value), 256)  # (A stream itself would count as an open file.)
     return None
 
 
 def _kept_by(show: Any) -> Any:
     """Return what tells whether a function that gets warnings has kept more."""
     with suppress(Exception):  # whatever an object of the user's raises
-        return snapshot(show, 256)
+        return digests_of(show, 256)
     return None

@@ -22,7 +22,7 @@ from foreload.batch.collate import is_default_collate
 from foreload.batch.columns import ColumnAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.cache.view import holds_values
-from foreload.cache.wrappers import is_remote
+from foreload.cache.wrappers import has_remote_samples
 from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of
 from foreload.datasets.native import native_assembly
@@ -106,7 +106,7 @@ def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) ->
         return _processes(spec, "each worker has a copy of the dataset, as in torch")
     if spec.is_stream:
         return _for_stream(spec, user_code)
-    if user_code is None and is_remote(spec.dataset):
+    if user_code is None and has_remote_samples(spec.dataset):
         return _remote(spec)
     if user_code is None and spec.is_auto and _is_in_memory(spec, assembly):
         return Choice("threads", 0, "the samples are in memory already, where the loop may change them")
@@ -120,7 +120,9 @@ def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) ->
 
 def is_selected(spec: CrewSpec) -> bool:
     """Whether the kind of workers is left to the loader, or the number of threads that wait for a server."""
-    return spec.workers == "auto" or (spec.workers == "threads" and spec.is_auto and is_remote(spec.dataset))
+    return spec.workers == "auto" or (
+        spec.workers == "threads" and spec.is_auto and has_remote_samples(spec.dataset)
+    )
 
 
 def _remote(spec: CrewSpec) -> Choice:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Path", "Place", "Step"]
+__all__ = ["Path", "Step", "ValuePath"]
 
 # Names, each with a number, since several may be alike.
 Path = tuple[tuple[str, int], ...]
 
 
-class Place(NamedTuple):
+class ValuePath(NamedTuple):
     """A place in what a probe is of.
 
     Attributes:
