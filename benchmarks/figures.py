@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from foreload.bench import show
-from foreload.bench.measure import Result
+from foreload.bench.measure import ContestantResult
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
@@ -125,7 +125,7 @@ def _table(file: str, name: str | None) -> str:
     if name is not None:
         head, *rows = content["tables"][name]
         return _lines([head, ["---"] * len(head), *rows])
-    results = [Result(**result) for result in content["results"]]
+    results = [ContestantResult(**result) for result in content["results"]]
     head, *rows = show.cells(results, "rows" if content["work"]["rows"] else "images")
     lines = [[*head, ""], ["---"] * (len(head) + 1)]
     lines += [[*row, result.about] for row, result in zip(rows, results, strict=True)]

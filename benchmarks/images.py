@@ -124,23 +124,18 @@ def small_images(rounds: int) -> Samples:
     return take_turns(contestants, rounds)
 
 
-def main() -> None:
-    options = parser(__doc__, 5).parse_args()
-    folder = images()
-    count = len(list(folder.glob("*/*.jpg")))
-    record = Record("images")
-    limit = build_limit()
-
+def normalised(record: Record, folder: Path, rounds: int) -> None:
+    """Float32, against stock torch: images per second, and the time of the first batch."""
     print("normalised float32, each contestant in a process of its own")
     children = processes(folder)
     try:
-        speeds = take_turns({name: speed_of(child) for name, child in children.items()}, options.rounds)
+        speeds = take_turns({name: speed_of(child) for name, child in children.items()}, rounds)
         firsts = take_turns(
             {
                 f"{name}, first batch": lambda name=name: 1e3 * children[name].epoch(next(SEEDS), 1)["first"]
                 for name in ("stock, 2 workers", "foreload, 2 workers")
             },
-            3 * options.rounds,
+            3 * rounds,
         )
     finally:
         for child in children.values():
@@ -152,6 +147,10 @@ def main() -> None:
     sooner = median(firsts, "stock, 2 workers, first batch") / median(firsts, "foreload, 2 workers, first batch")
     record.verdict("first batch, times sooner than stock with 2 workers", sooner, 10)
 
+
+def as_bytes(record: Record, folder: Path, limit: Path, rounds: int) -> list[dict[str, float]]:
+    """Uint8, against the limit and the peer; return what the limit measured in each round."""
+    count = len(list(folder.glob("*/*.jpg")))
     print("uint8, antialiased")
     dataset = fl.ImageDataset(folder, transform=fl.transforms.train(224, normalize=False), cache_size=0)
     byte_loader = fl.DataLoader(dataset, BATCH, shuffle=True, num_workers=2)
@@ -169,7 +168,7 @@ def main() -> None:
             "foreload, uint8": epoch_of(lambda: byte_loader, count),
             "threads, simplejpeg, OpenCV INTER_AREA": epoch_of(lambda: peer, count),
         },
-        options.rounds,
+        rounds,
     )
     record.samples(speeds, "images/s")
     reached = median(speeds, "foreload, uint8")
@@ -179,6 +178,16 @@ def main() -> None:
     record.verdict(
         "uint8, against the peer", reached / median(speeds, "threads, simplejpeg, OpenCV INTER_AREA"), 1.6
     )
+    return details
+
+
+def main() -> None:
+    options = parser(__doc__, 5).parse_args()
+    folder = images()
+    record = Record("images")
+    limit = build_limit()
+    normalised(record, folder, options.rounds)
+    details = as_bytes(record, folder, limit, options.rounds)
 
     print("progressive files, uint8")
     speeds = bytes_against_the_peer(progressive(folder), options.rounds)

@@ -21,8 +21,8 @@ import types
 from contextlib import suppress
 from typing import Any
 
-# Functions that a program wants to be called after all that its modules have registered with atexit, which calls the
-# first ones last. A list that programs reach, whichever modules they can import.
+# Functions that a program wants to be called after all that its modules have registered with atexit, which calls
+# the first ones last. A list that programs reach, whichever modules they can import.
 latest: list[Any] = []
 atexit.latest = latest  # type: ignore[attr-defined]
 atexit.register(lambda: [function() for function in latest])

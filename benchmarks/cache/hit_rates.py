@@ -8,7 +8,7 @@ from experiment import Record, draw, parser
 from torch.utils.data import Dataset, DistributedSampler, RandomSampler
 
 import foreload as fl
-from foreload.bench.curves import OrderKind, foresee_order
+from foreload.bench.curves import OrderKind, draw_order
 from foreload.cache.plan import compile_plan
 from foreload.cache.serialize import serialize
 from foreload.cache.store import block_size
@@ -83,7 +83,7 @@ def main() -> None:
             for share in SHARES:
                 capacity = int(share * SAMPLES / ranks)
                 seeds = [
-                    warm_rate(foresee_order(kind, SAMPLES, EPOCHS, ranks, seed), capacity, policy)
+                    warm_rate(draw_order(kind, SAMPLES, EPOCHS, ranks, seed), capacity, policy)
                     for seed in range(options.rounds)
                 ]
                 rates.append(float(np.median(seeds)))

@@ -124,11 +124,13 @@ class Pipeline:
 
 
 def pipelines() -> dict[str, Pipeline]:
+    return {**_of_workers(), **_of_images(), **_of_batches_and_caches()}
+
+
+def _of_workers() -> dict[str, Pipeline]:
     sleeping = of(Sleeping, 600)
     python, long_python = of(PurePython, 8_000), of(PurePython, 16_000)
     pillow, numpy = of(Pillow, 1000), of(Numpy, 8_000)
-    small = of(Records, 60_000, collate_fn=collate)
-    kept = {"cache": "1GiB", "seed": 0, "shuffle": True}
     return {
         "sleep, threads 2 -> 8": Pipeline(sleeping, threads(2), threads(8), {"workers": 8}),
         "sleep, threads 4 -> 1": Pipeline(sleeping, threads(4), threads(1), {"workers": 1}),
@@ -146,6 +148,11 @@ def pipelines() -> dict[str, Pipeline]:
         "Pillow, threads 2 -> 4": Pipeline(pillow, threads(2), threads(4), {"workers": 4}),
         "Pillow, processes 2 -> 1": Pipeline(pillow, processes(2), processes(1), {"workers": 1}),
         "numpy, threads 1 -> 2": Pipeline(numpy, threads(1), threads(2), {"workers": 2}),
+    }
+
+
+def _of_images() -> dict[str, Pipeline]:
+    return {
         "images, threads 1 -> 2": Pipeline(images_loader, threads(1), threads(2), {"workers": 2}),
         "images, cores 1 -> 2": Pipeline(images_loader, threads(2), threads(2), {"cores": 2}, cores=(1, 2)),
         "images, not cached -> all cached, decoded": Pipeline(
@@ -160,6 +167,14 @@ def pipelines() -> dict[str, Pipeline]:
         "images, loose -> packed": Pipeline(
             images_loader, threads(2), threads(2, packed=True), {"source": "packed"}
         ),
+    }
+
+
+def _of_batches_and_caches() -> dict[str, Pipeline]:
+    pillow = of(Pillow, 1000)
+    small = of(Records, 60_000, collate_fn=collate)
+    kept = {"cache": "1GiB", "seed": 0, "shuffle": True}
+    return {
         "records, heavy collation, processes 1 -> 2": Pipeline(
             small, processes(1, batch_size=16), processes(2, batch_size=16), {"workers": 2}
         ),

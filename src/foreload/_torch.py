@@ -1,4 +1,4 @@
-"""Private parts of torch, NumPy and Python that foreload reads or patches, in one place for when they change."""
+"""Private parts of torch that foreload reads or patches, in one place for when torch changes them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import ctypes
 import functools
 import inspect
 import math
-import multiprocessing
 import random
 import sys
 from collections.abc import Callable, Sequence
-from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -29,8 +27,12 @@ from torch.utils.data import DataLoader as TorchDataLoader  # as it was when for
 from torch.utils.data import dataset as torch_dataset
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import fetch, signal_handling
+from torch.utils.data._utils import pin_memory as torch_pin
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data.dataloader import _BaseDataLoaderIter as TorchIterator
+from torch.utils.data.dataloader import _DatasetKind
+
+from foreload._libraries import bit_generator, leave_fork_lock
 
 __all__ = [
     "COLLATE",
@@ -39,23 +41,24 @@ __all__ = [
     "TorchDataLoader",
     "TorchIterator",
     "address_of",
-    "allow_child_processes",
     "auto_collates",
     "base_of",
+    "begins_again",
     "compute_alone",
     "coo_parts",
     "default_store",
     "draw_seed",
     "expected_length",
-    "global_random",
-    "global_random_state",
     "has_own_randperm",
     "has_plain_tensors",
     "index_sampler",
+    "innermost_function_mode",
     "is_collating_tensors",
     "is_defined_in",
     "is_forked_from_cuda",
+    "is_of_streams",
     "is_profiled",
+    "is_whole_mesh",
     "item_sampler",
     "name_worker_process",
     "new_shared_tensor",
@@ -63,13 +66,14 @@ __all__ = [
     "patch_seed_functions",
     "patch_worker_info",
     "plain_torch_function",
-    "registered_reducers",
     "seed_worker",
     "set_process_worker_info",
     "set_worker_signal_handlers",
     "storage_uses",
     "tensor_over_file",
     "tensor_version",
+    "torch_collate",
+    "torch_pin",
     "uses_of",
     "worker_info",
     "worker_rng",
@@ -83,8 +87,6 @@ address_of, base_of = attrgetter("_cdata"), attrgetter("_base")
 # Count what refers to a tensor in C++, its Python object and views of it included; the same for a storage.
 uses_of = getattr(torch._C.TensorBase, "_use_count", lambda _: 1)
 storage_uses = getattr(torch._C, "_storage_Use_Count", None)  # which earlier builds without CUDA lack
-# What is registered to be sent to processes in a way of its own.
-registered_reducers: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 # What writes files for ``torch.save()``, which only C++ does: its module and its name.
 FILE_WRITER = "torch.serialization", "_open_zipfile_writer_file"
 # The code of torch's loader that loads a batch of a map-style dataset, and the code that collates one.
@@ -173,6 +175,16 @@ def auto_collates(loader: Any) -> bool:
     return bool(loader._auto_collation)
 
 
+def is_of_streams(loader: Any) -> bool:
+    """Whether torch takes a DataLoader's dataset for an iterable one."""
+    return getattr(loader, "_dataset_kind", None) == _DatasetKind.Iterable
+
+
+def begins_again(iterator: Any) -> bool:
+    """Whether an iterator of a loader with persistent workers is one that torch begins again for each epoch."""
+    return hasattr(iterator, "_reset")
+
+
 def expected_length(loader: Any) -> int | None:
     """Return the length of an iterable dataset as it said it when ``len(loader)`` was called; None before."""
     return cast("int | None", loader._IterableDataset_len_called)
@@ -194,8 +206,8 @@ def worker_rng(generators: tuple[random.Random, np.random.RandomState, torch.Gen
     if kind is None:
         return None
     python, numpy, generator = generators
-    bits = numpy._bit_generator
-    return kind(random_generator=python, torch_generator=generator, numpy_generator=np.random.Generator(bits))
+    own = np.random.Generator(bit_generator(numpy))
+    return kind(random_generator=python, torch_generator=generator, numpy_generator=own)
 
 
 def set_process_worker_info(info: Any) -> None:
@@ -257,8 +269,7 @@ def seed_worker(base: int, worker: int) -> None:
     except RuntimeError:  # in torch 2.6
         is_without_devices = True
     (torch.default_generator if is_without_devices else torch).manual_seed(base + worker)
-    # A thread that drew numbers when this process was forked from its own holds this lock for ever.
-    np.random.get_bit_generator().lock._at_fork_reinit()  # type: ignore[attr-defined]
+    leave_fork_lock()
     np.random.seed(torch_worker._generate_state(base, worker))  # type: ignore[no-untyped-call]
 
 
@@ -282,16 +293,6 @@ def is_profiled() -> bool:
 def default_store() -> Any:
     """Return the key-value store that all ranks of ``torch.distributed`` reach."""
     return distributed.distributed_c10d._get_default_store()
-
-
-def global_random() -> random.Random:
-    """Return the generator that the functions of Python's module ``random`` draw from."""
-    return random._inst
-
-
-def global_random_state() -> np.random.RandomState:
-    """Return the generator that the functions of ``np.random`` draw from."""
-    return np.random.mtrand._rand
 
 
 def tensor_version(tensor: torch.Tensor) -> int | None:
@@ -319,11 +320,6 @@ def tensor_over_file(file: int, like: torch.Tensor) -> torch.Tensor:
     storage = torch.UntypedStorage._new_shared_fd_cpu(file, like.untyped_storage().nbytes())  # type: ignore[attr-defined]
     empty = torch.empty(0, dtype=like.dtype, device="cpu")
     return empty.set_(storage, like.storage_offset(), like.shape, like.stride())
-
-
-def allow_child_processes() -> None:
-    """Let this process start others by ``multiprocessing`` though it is a daemonic one."""
-    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
 
 def name_worker_process() -> None:

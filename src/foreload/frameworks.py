@@ -11,12 +11,12 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
+from foreload._libraries import is_accelerate
 from foreload._torch import TorchDataLoader, index_sampler
 from foreload.epochs.loader.accelerate import keep_states, pass_on_epochs
 from foreload.epochs.loader.stateful import StatefulSource
@@ -28,7 +28,7 @@ from foreload.workers.crew import Crew
 from foreload.workers.spec import is_left_to_torch
 
 if TYPE_CHECKING:
-    from foreload.device.ahead import MovedAhead, Place
+    from foreload.device.ahead import LoopPosition, MovedAhead
     from foreload.epochs.base import Epoch
     from foreload.record.recorder import Watch
 
@@ -149,7 +149,7 @@ def _watch_frameworks() -> None:
             continue
         if builds is TorchDataLoader or (isinstance(builds, type) and issubclass(builds, AdaptableLoader)):
             vars(module)["DataLoader"] = _Loader
-            if hasattr(getattr(module, "DataLoaderDispatcher", None), "_fetch_batches"):
+            if is_accelerate(module):
                 keep_states(module, lambda count: _loader_of(count) is not None)
                 pass_on_epochs(module)
         elif hasattr(module, function) and name not in _unknown:
@@ -186,7 +186,7 @@ class AdaptableLoader(StatefulSource[T_co]):
     """A loader that stays what it is where a framework adapts it."""
 
     _fl_moving: weakref.ref[MovedAhead] | None = None  # the epoch that copies batches to a device
-    _fl_place: Place | None = None  # of the loop in it
+    _fl_place: LoopPosition | None = None  # of the loop in it
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Derive torchdata's ``StatefulDataLoader`` from torch's class, also if ours was put in its place.
@@ -292,7 +292,7 @@ class AdaptableLoader(StatefulSource[T_co]):
         own |= {"persistent_workers": self.persistent_workers, "in_order": self.in_order}  # which Ray leaves out
         arguments |= {"num_workers": count, "prefetch_factor": ahead}
         construct(new, **{**own, **arguments, "group": None})  # which it would refuse beside a sampler
-        new._foreload = replace(new.own_options(), group=self._foreload.group)
+        new.set_group(self.own_options().group)
         new.go_on_from(self)
         batches: Any = new.batch_sampler
         for sampler in new.keyed_samplers():

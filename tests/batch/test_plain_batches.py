@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreload._torch import registered_reducers
+from foreload._libraries import registered_reducers
 from foreload.cache import serialize
 from foreload.cache.serialize import flatten, flatten_exactly, restore
 from foreload.nested.forms import Streams, form_of

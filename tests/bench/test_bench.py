@@ -13,7 +13,7 @@ from rich.console import Console
 import foreload as fl
 from foreload.bench import show
 from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Contestant, Work, present
-from foreload.bench.measure import Result
+from foreload.bench.measure import ContestantResult
 from foreload.bench.stock import StockImages
 from foreload.bench.synth import synth_images
 from foreload.cli.main import main
@@ -86,8 +86,8 @@ def shown(part: Any) -> str:
 
 
 def test_the_sentence_tells_loading_from_keeping_in_memory() -> None:
-    def result(name: str, speed: float) -> Result:
-        return Result(name, name.startswith("stock"), [speed], [1.0], [1.0], 1.0, "")
+    def result(name: str, speed: float) -> ContestantResult:
+        return ContestantResult(name, name.startswith("stock"), [speed], [1.0], [1.0], 1.0, "")
 
     results = [
         result("stock, workers", 100.0),
@@ -103,8 +103,10 @@ def test_the_sentence_tells_loading_from_keeping_in_memory() -> None:
 
 def test_the_table_has_spread_and_range_and_says_what_each_is() -> None:
     results = [
-        Result("stock, workers", True, [100.0, 200.0, 300.0], [10.0, 20.0, 30.0], [1.0, 2.0, 3.0], 5.0, "torch's"),
-        Result("foreload, full", False, [400.0] * 3, [5.0] * 3, [1.0] * 3, 7.0, "everything together"),
+        ContestantResult(
+            "stock, workers", True, [100.0, 200.0, 300.0], [10.0, 20.0, 30.0], [1.0, 2.0, 3.0], 5.0, "torch's"
+        ),
+        ContestantResult("foreload, full", False, [400.0] * 3, [5.0] * 3, [1.0] * 3, 7.0, "everything together"),
     ]
     table = shown(show.table(results, "images"))
     assert "20.0 ± 10.0" in table

@@ -71,9 +71,9 @@ def test_what_plan_ends_with_follows_from_its_table() -> None:
     assert run("plan", 1000, "--budget", "0").stdout.splitlines()[-1] == "cache=None"
 
 
-def points_of(seconds: dict[str, list[float]], budgets: list[int]) -> list[curves.Point]:
+def points_of(seconds: dict[str, list[float]], budgets: list[int]) -> list[curves.BudgetPoint]:
     return [
-        curves.Point(policy, budget, 1 - took / 10, took)
+        curves.BudgetPoint(policy, budget, 1 - took / 10, took)
         for policy in POLICIES
         for budget, took in zip(budgets, seconds.get(policy, seconds["others"]), strict=True)
     ]
@@ -82,27 +82,27 @@ def points_of(seconds: dict[str, list[float]], budgets: list[int]) -> list[curve
 def test_plan_names_the_policy_if_another_is_faster_and_a_budget_that_there_is_memory_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data = curves.Samples(np.full(1000, 10 << 20), np.full(1000, 0.01), known=True)
+    data = curves.SampleCosts(np.full(1000, 10 << 20), np.full(1000, 0.01), known=True)
     budgets = [0, 1 << 30, 3435973836, 10 << 30]
     usual = points_of({"opt": [10.0, 6.0, 1.0, 0.9], "others": [10.0, 8.0, 3.0, 0.9]}, budgets)
     monkeypatch.setattr(curves, "granted_memory", lambda: 64 << 30)
-    gives, argument = curves.argument(usual, data)
+    gives, argument = curves.recommended_cache(usual, data)
     assert gives == "hit rate 0.900, 1 s per epoch instead of 10 s, with:"
     assert argument == 'cache="3.2GiB"'
-    assert curves.argument(usual, data, "encoded")[1] == 'cache=foreload.Cache("3.2GiB", keep="encoded")'
+    assert curves.recommended_cache(usual, data, "encoded")[1] == 'cache=foreload.Cache("3.2GiB", keep="encoded")'
     other = points_of({"opt": [10.0, 6.0, 1.0, 0.9], "lfu": [10.0, 5.0, 0.95, 0.9], "others": [10.0] * 4}, budgets)
-    assert curves.argument(other, data)[1] == 'cache=foreload.Cache("3.2GiB", policy="lfu")'
+    assert curves.recommended_cache(other, data)[1] == 'cache=foreload.Cache("3.2GiB", policy="lfu")'
     monkeypatch.setattr(curves, "granted_memory", lambda: 2 << 30)
-    assert curves.argument(usual, data)[1] == 'cache="1GiB"'
+    assert curves.recommended_cache(usual, data)[1] == 'cache="1GiB"'
 
 
 def test_a_policy_with_more_hits_than_opt_in_no_less_time_is_explained() -> None:
     """Samples of half the cost are kept by ``fixed`` and left out by ``opt``."""
-    data = curves.Samples(np.full(10, 1 << 20), np.full(10, 1.0), known=True)
+    data = curves.SampleCosts(np.full(10, 1 << 20), np.full(10, 1.0), known=True)
     hits = {"opt": 0.2, "fixed": 0.3}
-    points = [curves.Point(policy, 1 << 20, hits.get(policy, 0.1), 8.0) for policy in POLICIES]
+    points = [curves.BudgetPoint(policy, 1 << 20, hits.get(policy, 0.1), 8.0) for policy in POLICIES]
     assert "opt saves the most time" in str(curves.table(points, data).caption)
-    points = [curves.Point(policy, 1 << 20, 0.2, 8.0) for policy in POLICIES]
+    points = [curves.BudgetPoint(policy, 1 << 20, 0.2, 8.0) for policy in POLICIES]
     assert not curves.table(points, data).caption
 
 
@@ -110,7 +110,7 @@ def test_a_policy_with_more_hits_than_opt_in_no_less_time_is_explained() -> None
     "budget", [1, 1000, 1 << 10, 12345, 999 << 10, (1 << 20) - 1, 3435973837, 10**12 + 7, 5 << 40]
 )
 def test_a_budget_in_words_is_enough_and_not_much_more(budget: int) -> None:
-    data = curves.Samples(np.ones(1, np.int64), np.ones(1), known=True)
+    data = curves.SampleCosts(np.ones(1, np.int64), np.ones(1), known=True)
     assert budget <= parse_bytes(curves.amount(budget, data)) <= max(budget + 1, 1.01 * budget)
 
 
@@ -124,7 +124,7 @@ def test_lines_of_a_plan_differ_without_colours_and_where_they_lie_on_each_other
         (style["linewidth"] for style in styles), reverse=True
     )
     points = points_of({"others": [1.0, 0.5]}, [0, 10])
-    curves.plot(tmp_path / "same.png", points, curves.Samples.alike(10))
+    curves.plot(tmp_path / "same.png", points, curves.SampleCosts.alike(10))
     assert Image.open(tmp_path / "same.png").width > 600
 
 
@@ -132,7 +132,7 @@ def test_a_plan_that_memory_cannot_hold_says_what_to_do(monkeypatch: pytest.Monk
     def refuse(*_: Any) -> Any:
         raise MemoryError("Unable to allocate 8.00 TiB")
 
-    for name in ("Samples.alike", "curves"):
+    for name in ("SampleCosts.alike", "curves"):
         with (
             monkeypatch.context() as patched,
             pytest.raises(MemoryError, match="TiB; plan for fewer samples"),

@@ -18,7 +18,7 @@ import pytest
 import foreload as fl
 from foreload.cli.serve.seen import LoaderView
 from foreload.cli.serve.snapshot import parse
-from foreload.export.publisher import snapshot
+from foreload.export.publisher import current_document
 from tests.cli.served import PATIENCE, Page
 
 for needed in ("starlette", "uvicorn", "plotly"):
@@ -31,7 +31,7 @@ def document() -> dict[str, Any]:
     loader = fl.DataLoader(list(range(64)), batch_size=4, cache="1MiB", num_workers=2, workers="threads")
     for _ in range(2):
         list(loader)
-    found: dict[str, Any] = json.loads(json.dumps(snapshot([(1, "honest", loader)]), default=str))
+    found: dict[str, Any] = json.loads(json.dumps(current_document([(1, "honest", loader)]), default=str))
     loader.close()
     return found
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset
 
 import foreload as fl
-from foreload.dataset_state.digest import StateWatch, changed, snapshot
+from foreload.dataset_state.digest import StateWatch, changed, digests_of
 from foreload.dataset_state.walk import find_open_file
 from tests.dataset_state.changing_datasets import CHANGES, SIZE, Rows, made
 
@@ -31,13 +31,13 @@ class Opened:
 
 
 def find_change(dataset: Any, indices: tuple[int, ...] = (0, 5, 3)) -> str | None:
-    """The name of what loading changes, by looks before, after the first and after the last sample."""
+    """The name of what loading changes, by comparisons before, after the first and after the last sample."""
     watch = StateWatch(dataset)
     dataset[indices[0]]
-    watch.look()
+    watch.compare()
     for index in indices[1:]:
         dataset[index]
-    watch.look()
+    watch.compare()
     return watch.change
 
 
@@ -247,10 +247,10 @@ def test_values_of_any_kind_can_be_looked_at() -> None:
         half=torch.ones(3, dtype=torch.bfloat16),
     )
     rows.itself = rows
-    before = snapshot(rows)
-    assert changed(before, snapshot(rows)) is None
+    before = digests_of(rows)
+    assert changed(before, digests_of(rows)) is None
 
 
 def test_elements_of_large_containers_are_compared_up_to_a_limit() -> None:
     rows = Rows(values=list(range(1_000_000)))
-    assert len(snapshot(rows)) <= 20_010
+    assert len(digests_of(rows)) <= 20_010

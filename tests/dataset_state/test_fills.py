@@ -24,8 +24,8 @@ from torch.utils.data import Dataset
 import foreload as fl
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.handles import is_written
-from foreload.dataset_state.looks.fills import contents_of, may_fill, opens
-from foreload.dataset_state.looks.path import Place
+from foreload.dataset_state.probes.fills import contents_of, may_fill, opens
+from foreload.dataset_state.probes.path import ValuePath
 
 PLACE = 0, "made", 0
 
@@ -321,7 +321,7 @@ def test_a_file_that_loading_writes_to_is_not_each_processs_own(mode: str, tmp_p
 
 def test_what_may_fill_a_slot_beside_a_file_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
-    place = Place((("slots", 0),), "Contents", "slots", 2)
+    place = ValuePath((("slots", 0),), "Contents", "slots", 2)
     with open(tmp_path / "file") as file:
         fills = contents_of([(place, file)])
         assert may_fill(place._replace(number=3), file, fills)
@@ -345,4 +345,4 @@ def test_files_that_keep_what_is_written_are_told_from_others(tmp_path: Path) ->
 
 def test_what_keeps_its_place_in_memory_of_a_library_counts_as_open() -> None:
     memory = pytest.importorskip("cffi").FFI().new("int*")
-    assert opens(contents_of([(Place((("slots", 0),), "Value", "reader", 0), SimpleNamespace(memory=memory))]))
+    assert opens(contents_of([(ValuePath((("slots", 0),), "Value", "reader", 0), SimpleNamespace(memory=memory))]))

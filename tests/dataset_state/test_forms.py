@@ -12,7 +12,7 @@ import torch
 
 from foreload.dataset_state import gathered
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.numbers import Room
+from foreload.dataset_state.probes.numbers import Room
 
 
 def _shape(array: Any) -> None:

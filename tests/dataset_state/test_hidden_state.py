@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from foreload.dataset_state.digest import StateWatch, snapshot
+from foreload.dataset_state.digest import StateWatch, digests_of
 from foreload.dataset_state.walk import find_open_file
 
 
@@ -147,14 +147,14 @@ def test_state_is_found_where_it_is_easily_overlooked(count: Any) -> None:
     watch = StateWatch(dataset)
     for index in range(2):
         assert dataset[index] > 0
-        watch.look()
+        watch.compare()
     assert watch.change is not None
 
 
 @pytest.mark.parametrize("empty", [bytearray(), array("i"), deque()])
 def test_what_is_empty_does_not_change(empty: Any) -> None:
     watch = StateWatch(Calls(partial(len, empty)))
-    watch.look()
+    watch.compare()
     assert watch.change is None
 
 
@@ -164,7 +164,7 @@ def test_state_of_a_transform_is_found(count: Any) -> None:
     watch = StateWatch([1, 2], count)
     for _ in range(2):
         assert count() > 0
-        watch.look()
+        watch.compare()
     assert watch.change is not None
 
 
@@ -182,7 +182,7 @@ def test_a_long_list_hides_nothing() -> None:
     watch = StateWatch(dataset)
     for index in range(2):
         assert dataset[index] > 0
-        watch.look()
+        watch.compare()
     assert watch.change == "calls"
 
 
@@ -203,9 +203,9 @@ def test_state_of_loggers_and_installed_packages_does_not_count() -> None:
         watch = StateWatch(dataset)
         for index in range(2):
             assert dataset[index] > 0
-            watch.look()
+            watch.compare()
         assert watch.change is None
         assert find_open_file(dataset) is None
     finally:
         log.removeHandler(handler)
-    assert not any(name.startswith(("json", "torch")) for name in snapshot(dataset))
+    assert not any(name.startswith(("json", "torch")) for name in digests_of(dataset))

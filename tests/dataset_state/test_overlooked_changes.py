@@ -72,7 +72,7 @@ def test_loading_changes_it(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = StateWatch(SimpleNamespace(held=held))
     for _ in range(3):
         load(held)
-        watch.look()
+        watch.compare()
     assert watch.change is not None
 
 
@@ -121,7 +121,7 @@ def test_a_setting_of_a_module_is_seen(settings: ModuleType) -> None:
         vars(settings)["SIZE"] = 1
         held, watch = CopiedState(dataset), StateWatch(dataset)
         vars(settings)["SIZE"] = 2
-        watch.look()
+        watch.compare()
         assert (held.changed(), watch.change is None) == ("SIZE", False)
 
 
@@ -162,5 +162,5 @@ def test_what_typing_remembers_is_no_state_of_a_dataset() -> None:
     watch = StateWatch(dataset)
     for index in range(3):
         dataset[index]
-        watch.look()
+        watch.compare()
     assert watch.change is None

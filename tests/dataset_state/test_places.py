@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import contents_of, opens
-from foreload.dataset_state.looks.path import Place
+from foreload.dataset_state.probes.fills import contents_of, opens
+from foreload.dataset_state.probes.path import ValuePath
 
 
 class Opened:
@@ -21,7 +21,7 @@ class Opened:
 
 
 def test_what_holds_a_file_is_told_from_what_holds_none() -> None:
-    place = Place((("dataset", 0),), "Attributes", "reader", 0)
+    place = ValuePath((("dataset", 0),), "Attributes", "reader", 0)
     with open(__file__) as file:
         for number in range(600):
             assert opens(contents_of([(place, Opened(number, file))]))

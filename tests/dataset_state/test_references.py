@@ -1,4 +1,4 @@
-"""All looks at once, by the references: what is told so is what each look tells."""
+"""All probes at once, by the references: what is told so is what each probe tells."""
 
 import types
 from typing import Any
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from foreload import _native
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.containers import Contents, Records
-from foreload.dataset_state.looks.look import MISSING, Attributes, Value, is_same
-from foreload.dataset_state.looks.references import References
+from foreload.dataset_state.probes.containers import Contents, Records
+from foreload.dataset_state.probes.probe import MISSING, Attributes, Value, is_same
+from foreload.dataset_state.probes.references import References
 
 VALUES = [0, 1, True, 0.0, -0.0, 1.0, float("nan"), 10**20, "a", "b" * 30, None, (1, 2), b"x"]
 values = st.sampled_from(VALUES)
@@ -43,7 +43,7 @@ def parts_of(values: list[Any]) -> dict[str, Any]:
     }
 
 
-def looks_at(parts: dict[str, Any]) -> list[Any]:
+def probes_at(parts: dict[str, Any]) -> list[Any]:
     names = parts["variables"]
     slots = [Value(slot, lambda slot=slot: getattr(parts["slotted"], slot, MISSING), (parts["slotted"], slot))
              for slot in Slotted.__slots__]  # fmt: skip
@@ -107,13 +107,13 @@ CHANGES = [
 
 
 @given(st.lists(values, min_size=1, max_size=5), st.sampled_from(CHANGES), st.integers(0, 6), values)
-def test_where_references_hold_no_look_tells_of_a_change(held: Any, change: Any, place: int, value: Any) -> None:
+def test_where_references_hold_no_probe_tells_of_a_change(held: Any, change: Any, place: int, value: Any) -> None:
     parts = parts_of(held)
-    looks = looks_at(parts)
-    references = References(looks)
+    probes = probes_at(parts)
+    references = References(probes)
     assert references.hold()
     change(parts, place, value)
-    told = [look.name for look in looks if look.changed() is not None]
+    told = [probe.name for probe in probes if probe.changed() is not None]
     if references.hold():
         assert told == []
     if change is nothing:
@@ -148,12 +148,12 @@ def test_what_is_made_anew_each_time_is_asked_as_before() -> None:
             return float("1.5")
 
     lazy = Lazy()
-    look = Value("number", lambda: lazy.number, (lazy, "number"))
-    assert References([look]).hold()
-    assert look.changed() is None
+    probe = Value("number", lambda: lazy.number, (lazy, "number"))
+    assert References([probe]).hold()
+    assert probe.changed() is None
 
 
-def test_an_attribute_that_raises_is_left_to_its_look() -> None:
+def test_an_attribute_that_raises_is_left_to_its_probe() -> None:
     class Angry:
         raises = False
 
@@ -188,7 +188,7 @@ def test_columns_of_other_lengths_are_refused(lengths: tuple[int, int]) -> None:
 
 
 @given(st.lists(values, min_size=1, max_size=4), values, st.integers(0, 3))
-def test_a_dataset_tells_of_the_changes_that_its_looks_tell_of(held: Any, value: Any, place: int) -> None:
+def test_a_dataset_tells_of_the_changes_that_its_probes_tell_of(held: Any, value: Any, place: int) -> None:
     dataset = Box()
     dataset.values, dataset.boxes = list(held), [Box() for _ in held]  # type: ignore[attr-defined]
     for box, each in zip(dataset.boxes, held, strict=True):  # type: ignore[attr-defined]
@@ -206,38 +206,38 @@ def test_what_another_thread_changes_while_references_are_made_is_seen() -> None
     class Late(Records):
         """Changes a record once it has been compared."""
 
-        def tell(self, references: References) -> bool:
-            told = super().tell(references)
+        def add_to(self, references: References) -> bool:
+            told = super().add_to(references)
             records[0]["value"] = "other"
             return told
 
     class Early(Records):
         """Changes a record right before it is told."""
 
-        def tell(self, references: References) -> bool:
+        def add_to(self, references: References) -> bool:
             records[0]["value"] = "other"
-            return super().tell(references)
+            return super().add_to(references)
 
     for kind in (Late, Early):
         records = [{"value": "one"}, {"value": "two"}]
         assert not References([kind("records", records)]).hold()
     names = {"scale": 2}
-    references = References([look := Value("scale", lambda: names.get("scale", MISSING), (names, "scale"))])
+    references = References([probe := Value("scale", lambda: names.get("scale", MISSING), (names, "scale"))])
     assert references.hold()
 
     class Going(dict):  # type: ignore[type-arg]
         """The variable goes once it has been asked for."""
 
     going: dict[str, int] = {"scale": 2}
-    look = Value("scale", lambda: going.get("scale", MISSING) if going else look.before, (going, "scale"))
-    value = look.before
+    probe = Value("scale", lambda: going.get("scale", MISSING) if going else probe.before, (going, "scale"))
+    value = probe.before
     going.clear()
-    look.before = value
-    assert not References([look]).hold()
+    probe.before = value
+    assert not References([probe]).hold()
     assert References([Value("scale", lambda: 1, (Going(scale=2), "scale"))]).hold()
 
 
-def test_an_empty_cell_is_left_to_its_look_and_an_interrupt_is_none_of_a_looks() -> None:
+def test_an_empty_cell_is_left_to_its_probe_and_an_interrupt_is_none_of_a_probes() -> None:
     def outer() -> Any:
         def inner() -> Any:
             return later
@@ -248,8 +248,8 @@ def test_an_empty_cell_is_left_to_its_look_and_an_interrupt_is_none_of_a_looks()
 
     function = outer()
     cell = function.__closure__[0]
-    look = Value("later", lambda: None, (cell, "cell_contents"))
-    assert References([look]).hold()
+    probe = Value("later", lambda: None, (cell, "cell_contents"))
+    assert References([probe]).hold()
 
     class Interrupting:
         is_due = False

@@ -261,7 +261,7 @@ def test_a_variable_that_only_has_the_name_of_an_attribute_is_not_the_datasets()
     state, watch = CopiedState(dataset), StateWatch(dataset)
     with open(__file__) as file:
         loader = TorchDataLoader([1, 2])
-        watch.look()
+        watch.compare()
         assert state.changed() is None
         assert watch.change is None
     file = loader = None
@@ -271,7 +271,7 @@ def test_a_long_list_hides_no_other_value() -> None:
     dataset = Reads(captions=None, mean=[0.1, 0.2], nested=[[1, [2]]])
     watch = StateWatch(dataset)
     dataset.captions = [f"caption {number}" for number in range(30_000)]
-    watch.look()
+    watch.compare()
     assert watch.change is None
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from foreload import _native
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.numbers import Numbers, Room
-from foreload.dataset_state.looks.writes import Unwritten
+from foreload.dataset_state.probes.numbers import Numbers, Room
+from foreload.dataset_state.probes.writes import Unwritten
 from tests.writes import needs_writes
 
 LARGE = 3 << 23  # bytes, which are not copied to be compared with
@@ -172,15 +172,15 @@ def test_memory_that_is_given_back_to_the_system_has_changed() -> None:
 def test_what_is_looked_at_anew_is_compared_with_what_it_is_then() -> None:
     value = torch.zeros(LARGE // 4)
     room = Room()
-    look, left = Numbers("value", value, room), (room.left, room.watched)
+    probe, left = Numbers("value", value, room), (room.left, room.watched)
     value.numpy()[1_234_567] = 1
-    assert look.changed() == "value"
-    look.renew()
-    assert look.changed() is None
+    assert probe.changed() == "value"
+    probe.renew()
+    assert probe.changed() is None
     assert (room.left, room.watched) == left
     value.share_memory_()
-    look.sent()  # other processes may write to it now
-    assert look.changed() is None
+    probe.sent()  # other processes may write to it now
+    assert probe.changed() is None
     assert room.watched == left[1] == Room().watched - 4 * len(value)
 
 

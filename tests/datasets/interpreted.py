@@ -8,7 +8,7 @@ import random
 import torch
 
 from foreload.datasets.images import resample_kernel
-from foreload.datasets.images.resample import Plan, View, resample, table_row
+from foreload.datasets.images.resample import View, ViewPlan, resample, table_row
 
 STORED = [(13, 21), (31, 9), (1, 1)]
 
@@ -25,7 +25,7 @@ def views_of(size: tuple[int, int], draw: random.Random) -> list[View]:
         box = (draw.randint(1, upright[0] - x), draw.randint(1, upright[1] - y))
         top, left = draw.randrange(3), draw.randrange(3)
         full = (size[0] + top + draw.randrange(3), size[1] + left + draw.randrange(3))
-        plan = Plan(orientation, *upright, x, y, *box, *full, top, left, draw.randrange(2))
+        plan = ViewPlan(orientation, *upright, x, y, *box, *full, top, left, draw.randrange(2))
         assert tuple(image.shape) == plan.stored_shape
         views.append(View(image, plan, place))
     draw.shuffle(views)  # each place is written by its own

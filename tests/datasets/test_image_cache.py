@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
 from foreload import LoadingMode, transforms
-from foreload.dataset_state.digest import changed, snapshot
+from foreload.dataset_state.digest import changed, digests_of
 from foreload.datasets.images.cache import ImageCache
 from tests.datasets.kept_images import TRANSFORMS, as_array, photo, write
 from tests.pairwise import pairwise
@@ -192,10 +192,10 @@ def test_the_loaders_own_cache_takes_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["resize", "train", "python"])
 def test_what_is_kept_is_no_state_of_the_dataset(tmp_path: Path, name: str) -> None:
     dataset = fl.ImageDataset(write(tmp_path / "images"), transform=TRANSFORMS[name], cache_size=5)
-    before = snapshot(dataset)
+    before = digests_of(dataset)
     for index in range(len(dataset)):
         dataset[index]
-    assert changed(before, snapshot(dataset)) is None
+    assert changed(before, digests_of(dataset)) is None
 
 
 LOADERS: dict[str, Any] = {

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, Sampler, Subset
 
 import foreload as fl
 from foreload.cache.fingerprint import fingerprint
-from foreload.cache.wrappers import is_remote
+from foreload.cache.wrappers import has_remote_samples
 from foreload.order import KeyedSampler
 from foreload.protocol import (
     ArraySampler,
@@ -115,7 +115,7 @@ def test_methods_of_a_users_dataset_are_no_hooks(options: dict[str, Any], wrap: 
 
 def test_a_users_names_are_neither_remote_nor_a_fingerprint_nor_blocks() -> None:
     numbers = Numbers()
-    assert not is_remote(numbers)
+    assert not has_remote_samples(numbers)
     assert fingerprint(numbers) == fingerprint(Numbers())
     assert sorted(fl.Stream(numbers, buffer=3, seed=0)) == list(range(12))
     assert [fl.AsyncPrefetchDataset(numbers)[i] for i in range(12)] == list(range(12))

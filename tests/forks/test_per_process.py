@@ -89,12 +89,12 @@ def test_loading_changes_no_state_of_foreloads_own_datasets(make, tmp_path):
     copied, watch = CopiedState(dataset), StateWatch(dataset)
     for index in (0, 299, 100):
         dataset[index]
-        watch.look()
+        watch.compare()
         assert watch.change is None
         assert copied.changed() is None
         assert copied.changed_by_loading() is None
     dataset.transform = str
-    watch.look()
+    watch.compare()
     assert watch.change == "transform"
     assert copied.changed() == "transform"
 

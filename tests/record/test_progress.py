@@ -19,7 +19,7 @@ from torch.utils.data import Subset
 
 import foreload as fl
 from foreload.record import progress
-from foreload.record.progress import Progress, track, track_threads
+from foreload.record.progress import ProgressBar, track, track_threads
 from tests.record.terminals import Terminal
 
 
@@ -97,9 +97,9 @@ def refused_sample(folder: Path) -> None:
 def test_no_bar_outlives_work_that_fails(
     work: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, end, shown = Progress.__enter__, Progress.__exit__, []
-    monkeypatch.setattr(Progress, "__enter__", lambda self: shown.append(self) or begin(self))
-    monkeypatch.setattr(Progress, "__exit__", lambda self, *error: shown.remove(self) or end(self, *error))
+    begin, end, shown = ProgressBar.__enter__, ProgressBar.__exit__, []
+    monkeypatch.setattr(ProgressBar, "__enter__", lambda self: shown.append(self) or begin(self))
+    monkeypatch.setattr(ProgressBar, "__exit__", lambda self, *error: shown.remove(self) or end(self, *error))
     with pytest.raises((OSError, IndexError)) as caught:
         work(tmp_path)
     assert caught.value.__traceback__ is not None  # with the frames of the work, as in a notebook
@@ -134,7 +134,7 @@ def test_nothing_is_shown_before_its_time_nor_in_worker_processes(
 
 def test_a_bar_that_comes_late_counts_what_was_done_before(terminal: Any, kind: str) -> None:
     there = terminal()
-    with Progress("late", 1000, after=0.2) as bar:
+    with ProgressBar("late", 1000, after=0.2) as bar:
         bar.skip(500)
         bar.advance(100)
         assert there.written == b""
@@ -283,13 +283,13 @@ def test_long_work_is_shown_and_counts_to_its_total(
     work: Callable[[Path], None], terminal: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "photos").symlink_to(photos)
-    begin, seen = Progress.__init__, []
+    begin, seen = ProgressBar.__init__, []
 
-    def at_once(self: Progress, what: str, total: int, *, after: float = 0) -> None:
+    def at_once(self: ProgressBar, what: str, total: int, *, after: float = 0) -> None:
         begin(self, what, total)
         seen.append(self)
 
-    monkeypatch.setattr(Progress, "__init__", at_once)
+    monkeypatch.setattr(ProgressBar, "__init__", at_once)
     there = terminal()
     work(tmp_path / "photos")
     there.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foreload.dataset_state.looks.fills import Fills
+from foreload.dataset_state.probes.fills import Fills
 from foreload.tune import measure
 from foreload.tune.workload import Workload
 

@@ -176,7 +176,7 @@ def counts(recorder: Epochs, paces: list[float], monkeypatch: pytest.MonkeyPatch
     """The numbers of processes that tuning between epochs chooses, whatever pace each gives."""
     monkeypatch.setattr(between_epochs, "between", recorder.stats)
     monkeypatch.setattr(
-        between_epochs.Reading, "of", lambda recorder, **_: SimpleNamespace(seconds=recorder.seconds)
+        between_epochs.CounterReading, "of", lambda recorder, **_: SimpleNamespace(seconds=recorder.seconds)
     )
     retuner = between_epochs.Retuner([])
     count, chosen = granted_cores(), []

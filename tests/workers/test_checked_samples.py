@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
-from foreload.workers.thread_check.fingerprint import fingerprint
+from foreload.workers.thread_check.fingerprint import sample_fingerprint
 from tests.workers.safe_datasets import Record, Unequal
 from tests.workers.test_check_threads import check, mentions
 from tests.workers.unsafe_datasets import SIZE, Computed, Samples, Scratch, pause
@@ -193,10 +193,10 @@ NAN = struct.unpack("d", struct.pack("q", 0x7FF8000000000001))[0]
     (torch.float16, torch.float32, []),
 ])  # fmt: skip
 def test_samples_are_equal_if_they_are_bit_for_bit(one: Any, other: Any, fields: list[str]) -> None:
-    assert fingerprint(one).different(fingerprint(other)) == fields
+    assert sample_fingerprint(one).different(sample_fingerprint(other)) == fields
     for sample in (one, other):
         same = Unequal(sample.index) if isinstance(sample, Unequal) else copy.deepcopy(sample)
-        assert fingerprint(sample).different(fingerprint(same)) is None
+        assert sample_fingerprint(sample).different(sample_fingerprint(same)) is None
 
 
 def test_a_sample_that_holds_itself_is_compared() -> None:
@@ -205,8 +205,8 @@ def test_a_sample_that_holds_itself_is_compared() -> None:
         sample: list[Any] = [1]
         sample.append(sample)
         samples.append(sample)
-    assert fingerprint(samples[0]) == fingerprint(samples[1])
-    assert fingerprint(samples[0]).opaque == frozenset()
+    assert sample_fingerprint(samples[0]) == sample_fingerprint(samples[1])
+    assert sample_fingerprint(samples[0]).opaque == frozenset()
 
 
 def test_what_is_found_is_shown_in_full() -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 from foreload.order.index import row_numbers
 from foreload.protocol import Assembly, Batch
 
-__all__ = ["SubsetAssembly", "count", "note_sample", "shown"]
+__all__ = ["SubsetAssembly", "count", "listed", "note_sample", "shown"]
 
 
 def count(indices: Any) -> int:
@@ -49,9 +49,14 @@ def note_sample(error: BaseException, index: object, position: int) -> None:
     error.add_note(f"foreload: while loading sample {index!r} (position {position} of its batch)")
 
 
+def listed(indices: Any) -> Any:
+    """Return the indices of a batch without NumPy: an array of them as a list, others as they are."""
+    return indices.tolist() if isinstance(indices, np.ndarray) else indices
+
+
 def shown(indices: object) -> str:
     """Return the indices of a batch as an error names them."""
-    text = repr(indices)
+    text = repr(listed(indices))
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils import collate as torch_collate
-from torch.utils.data._utils import pin_memory as torch_pin
 
-from foreload._torch import has_plain_tensors, is_defined_in
+from foreload._torch import has_plain_tensors, is_defined_in, torch_collate, torch_pin
 from foreload.batch.collated import Collated, collate_collated, takes_whole
 from foreload.batch.generators.threads import passes_generator, without_torch_generator
 from foreload.errors import warn_user

@@ -10,9 +10,8 @@ from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.utils.data._utils import collate as torch_collate
 
-from foreload._torch import COLLATE, FETCH, is_defined_in
+from foreload._torch import COLLATE, FETCH, is_defined_in, torch_collate
 
 __all__ = ["Collated", "collate_collated", "own_getitems", "takes_whole"]
 

@@ -41,6 +41,9 @@ def check_on_error(on_error: Any) -> OnError:
     return policy
 
 
+# The attribute of an exception that names the file of its sample.
+_SOURCE = "_foreload_source"
+
 # Takes the place of a missing sample.
 LOST = object()
 
@@ -72,7 +75,7 @@ class SampleError:
         """Return the record of an exception."""
         return cls(
             index.item() if hasattr(index, "item") and getattr(index, "ndim", 1) == 0 else index,
-            source or getattr(error, "_foreload_source", None) or getattr(error, "filename", None),
+            source or getattr(error, _SOURCE, None) or getattr(error, "filename", None),
             "".join(traceback.format_exception_only(error)).partition("\nforeload:")[0].strip(),
             "".join(traceback.format_exception(error)),
             action,
@@ -86,7 +89,7 @@ class SampleError:
 def note_source(error: BaseException, source: str) -> None:
     """Let an error tell the file of its sample, whatever file it is about itself."""
     with suppress(AttributeError):  # a class of the user's may allow no attributes
-        error._foreload_source = source  # type: ignore[attr-defined]
+        setattr(error, _SOURCE, source)
 
 
 def stop_error(error: StopIteration) -> RuntimeError:

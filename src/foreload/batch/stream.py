@@ -11,7 +11,7 @@ from foreload.batch.buffers import Buffers
 from foreload.batch.collate import added_functions, collate_into, is_default_collate, lending, pinned
 from foreload.batch.failure import SampleError, stop_error
 from foreload.batch.unlike import note_unlike
-from foreload.batch.worker_progress import BEGUN, Progress
+from foreload.batch.worker_progress import BEGUN, WorkerProgress
 from foreload.order.mosaic import is_streaming
 from foreload.order.own_state import has_state, is_same_state, require_taken, state_of
 from foreload.order.shuffle import Shuffled, ShuffledState
@@ -45,7 +45,7 @@ class StreamBatches(Iterator[Any]):
         spec: BatchSpec,
         dataset: Any,
         buffers: Buffers,
-        progress: Progress = BEGUN,
+        progress: WorkerProgress = BEGUN,
         *,
         again: bool = False,
         asks_again: bool = False,

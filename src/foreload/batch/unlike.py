@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data._utils import collate as torch_collate
 
+from foreload._torch import torch_collate
 from foreload.checks import fits_int64
 
 __all__ = ["Unlike", "first_rounded", "first_unlike", "note_unlike"]

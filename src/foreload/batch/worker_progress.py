@@ -12,11 +12,11 @@ import numpy as np
 from foreload.batch.failure import EpochErrors
 from foreload.order.own_state import has_state, require_taken, state_of
 
-__all__ = ["BEGUN", "Progress", "StatefulSamples", "is_due"]
+__all__ = ["BEGUN", "StatefulSamples", "WorkerProgress", "is_due"]
 
 
 @dataclass(frozen=True)
-class Progress:
+class WorkerProgress:
     """The progress of one worker in an epoch.
 
     Attributes:
@@ -29,16 +29,18 @@ class Progress:
     state: Any = None
     replay: tuple[Any, ...] = ()
 
-    def after(self, state: Any, indices: Any = None) -> Progress:
+    def after(self, state: Any, indices: Any = None) -> WorkerProgress:
         """Return the progress after one more batch, with the state after it if that was taken."""
         if state is not None and "dataset" in state:
-            return Progress(0, state)
+            return WorkerProgress(0, state)
         if state is not None:  # of a StreamingDataset, which is read anew by a worker that replaces another
-            return Progress(self.since + 1, state)
-        return Progress(self.since + 1, self.state, self.replay if indices is None else (*self.replay, indices))
+            return WorkerProgress(self.since + 1, state)
+        return WorkerProgress(
+            self.since + 1, self.state, self.replay if indices is None else (*self.replay, indices)
+        )
 
 
-BEGUN = Progress()
+BEGUN = WorkerProgress()
 
 
 def is_due(batch: int, workers: int, every: int) -> bool:
@@ -63,7 +65,7 @@ class StatefulSamples:
     def __init__(
         self,
         dataset: Any,
-        progress: Progress,
+        progress: WorkerProgress,
         load: Callable[[Any], Any],
         *,
         arrays: bool,
@@ -84,7 +86,7 @@ class StatefulSamples:
     @staticmethod
     def of(
         dataset: Any,
-        progress: Progress,
+        progress: WorkerProgress,
         load: Callable[[Any], Any],
         *,
         arrays: bool,

@@ -29,8 +29,17 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "OrderKind", "Samples", "amount", "argument", "curves", "enough", "foresee_order", "measure_folder", "plot",
-    "style", "table",
+    "OrderKind",
+    "SampleCosts",
+    "amount",
+    "curves",
+    "draw_order",
+    "enough",
+    "measure_folder",
+    "plot",
+    "recommended_cache",
+    "style",
+    "table",
 ]  # fmt: skip
 
 OrderKind = Literal["permutation", "replacement", "weighted", "zipf"]
@@ -45,7 +54,7 @@ _NUM_MEASURED = 256
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleCosts:
     """Sizes and costs of the samples that are to be cached.
 
     Attributes:
@@ -63,13 +72,13 @@ class Samples:
     known: bool = False
 
     @classmethod
-    def alike(cls, count: int, ranks: int = 1) -> Samples:
+    def alike(cls, count: int, ranks: int = 1) -> SampleCosts:
         """Describe ``count`` equal samples; an epoch of a rank without a cache takes 1."""
         return cls(np.ones(count, np.int64), np.full(count, ranks / count))
 
 
 @dataclass(frozen=True)
-class Point:
+class BudgetPoint:
     """A policy with a budget: hit rate and seconds per epoch, after the first epoch."""
 
     policy: str
@@ -78,7 +87,7 @@ class Point:
     seconds: float
 
 
-def measure_folder(folder: Path, keep: Keep) -> Samples:
+def measure_folder(folder: Path, keep: Keep) -> SampleCosts:
     """Measure sizes and costs of a folder of images by loading some of them with and without a cache."""
     images = ImageDataset(folder, transform=transforms.train(224), cache_size=0)
     chosen = KeyedSampler(images, 0).positions(0, min(_NUM_MEASURED, len(images)))
@@ -93,7 +102,7 @@ def measure_folder(folder: Path, keep: Keep) -> Samples:
     # Memory and time per image are taken to be proportional to the size of its file.
     share = encoded / max(1.0, float(costs[2].mean()))
     workers = granted_cores()
-    return Samples(
+    return SampleCosts(
         sizes=np.maximum(1, (share * sizes.mean()).astype(np.int64)),
         loads=share * max(0.0, slow - fast) / len(chosen) * workers,
         rest=fast / len(chosen) * workers,
@@ -109,7 +118,7 @@ def _seconds(loader: DataLoader[Any]) -> float:
     return time.perf_counter() - begin
 
 
-def foresee_order(kind: OrderKind, samples: int, epochs: int, ranks: int = 1, seed: int = 0) -> list[Array]:
+def draw_order(kind: OrderKind, samples: int, epochs: int, ranks: int = 1, seed: int = 0) -> list[Array]:
     """Draw an order: the samples that one of ``ranks`` ranks requests in each epoch.
 
     ``"weighted"`` draws with weights that spread by a factor of about ten, ``"zipf"`` with weights 1 / rank.
@@ -129,25 +138,28 @@ def foresee_order(kind: OrderKind, samples: int, epochs: int, ranks: int = 1, se
 
 
 def curves(
-    samples: Samples, epochs: Sequence[Array], budgets: Sequence[int], done: Callable[[], object] = lambda: None
-) -> list[Point]:
+    samples: SampleCosts,
+    epochs: Sequence[Array],
+    budgets: Sequence[int],
+    done: Callable[[], object] = lambda: None,
+) -> list[BudgetPoint]:
     """Compile every policy for every budget, and return hit rates and times after the first epoch."""
     accesses = np.concatenate(epochs)
     warm = slice(len(epochs[0]), None) if len(epochs) > 1 else slice(None)
     passes = max(1, len(epochs) - 1)
 
-    def point(policy: Policy, budget: int) -> Point:
+    def point(policy: Policy, budget: int) -> BudgetPoint:
         plan = compile_plan(accesses, len(samples.sizes), budget, policy, sizes=samples.sizes, costs=samples.loads)
         hits, asked = plan.hits[warm], accesses[warm]
         took = (samples.loads[asked[~hits]].sum() + samples.rest * len(asked)) / passes / samples.workers
         done()
-        return Point(policy, int(budget), float(hits.mean()), float(took))
+        return BudgetPoint(policy, int(budget), float(hits.mean()), float(took))
 
     with ThreadPoolExecutor(granted_cores()) as threads:
         return list(threads.map(point, *zip(*itertools.product(POLICIES, budgets), strict=True)))
 
 
-def enough(points: Sequence[Point], share: float = 0.05) -> int | None:
+def enough(points: Sequence[BudgetPoint], share: float = 0.05) -> int | None:
     """Return the smallest budget of ``opt`` from which on more saves less than ``share`` of the uncached time."""
     best = sorted((point for point in points if point.policy == "opt"), key=lambda point: point.budget)
     slowest, fastest = best[0].seconds, best[-1].seconds
@@ -157,7 +169,7 @@ def enough(points: Sequence[Point], share: float = 0.05) -> int | None:
     return None
 
 
-def table(points: Sequence[Point], samples: Samples) -> Table:
+def table(points: Sequence[BudgetPoint], samples: SampleCosts) -> Table:
     """Return a table for the terminal: hit rate and time for each budget and policy."""
     from rich.table import Table
 
@@ -177,11 +189,11 @@ def table(points: Sequence[Point], samples: Samples) -> Table:
     return grid
 
 
-def amount(budget: int, samples: Samples) -> str:
+def amount(budget: int, samples: SampleCosts) -> str:
     """Return a budget as text: bytes with three significant digits, rounded up so that it is enough.
 
-    >>> folder = Samples(np.array([1 << 30]), np.array([1.0]), known=True)
-    >>> amount(3435973836, folder), amount(1 << 20, folder), amount(500, Samples.alike(1000))
+    >>> folder = SampleCosts(np.array([1 << 30]), np.array([1.0]), known=True)
+    >>> amount(3435973836, folder), amount(1 << 20, folder), amount(500, SampleCosts.alike(1000))
     ('3.2 GiB', '1 MiB', '500 samples')
     """
     if not samples.known:
@@ -198,11 +210,13 @@ def _unit(budget: float) -> tuple[str, int]:
     return next((unit for unit in units if budget >= unit[1]), units[-1])
 
 
-def _time(value: float, samples: Samples) -> str:
+def _time(value: float, samples: SampleCosts) -> str:
     return seconds(value) if samples.known else f"{100 * value:.0f}%"
 
 
-def argument(points: Sequence[Point], samples: Samples, keep: Keep = "auto", ranks: int = 1) -> tuple[str, str]:
+def recommended_cache(
+    points: Sequence[BudgetPoint], samples: SampleCosts, keep: Keep = "auto", ranks: int = 1
+) -> tuple[str, str]:
     """Return what the curves speak for: a line on what it gives, and the argument of a DataLoader.
 
     It is the smallest budget from which on more saves little (see :func:`enough`), of those that this machine has
@@ -238,12 +252,12 @@ def argument(points: Sequence[Point], samples: Samples, keep: Keep = "auto", ran
     ] else f"cache=foreload.Cache({', '.join(options)})"
 
 
-def write_json(path: Path, points: Sequence[Point], about: dict[str, Any]) -> None:
+def write_json(path: Path, points: Sequence[BudgetPoint], about: dict[str, Any]) -> None:
     """Write every figure to a JSON file."""
     path.write_text(json.dumps({**about, "points": [asdict(point) for point in points]}, indent=1) + "\n")
 
 
-def plot(path: Path, points: Sequence[Point], samples: Samples) -> None:
+def plot(path: Path, points: Sequence[BudgetPoint], samples: SampleCosts) -> None:
     """Plot hit rates and times over the budget.
 
     Raises:
@@ -296,7 +310,7 @@ def style(number: int, count: int, label: str) -> dict[str, Any]:
     }
 
 
-def _is_alike(points: Sequence[Point], one: str, other: str) -> bool:
+def _is_alike(points: Sequence[BudgetPoint], one: str, other: str) -> bool:
     """Whether nobody could tell the lines of two policies apart."""
     rates = [{point.budget: point.hit_rate for point in points if point.policy == name} for name in (one, other)]
     return all(abs(rate - rates[1][budget]) < _SAME_RATE for budget, rate in rates[0].items())

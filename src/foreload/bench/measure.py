@@ -20,10 +20,10 @@ from foreload.bench.contestants import IMAGE_CONTESTANTS, TENSOR_CONTESTANTS, Co
 from foreload.errors import DecodeError
 from foreload.record.usage import tree_bytes
 
-__all__ = ["Child", "Result", "compare"]
+__all__ = ["Child", "ContestantResult", "compare"]
 
 
-class Result(NamedTuple):
+class ContestantResult(NamedTuple):
     """The measurements of one contestant; lists have one entry per seed."""
 
     name: str
@@ -118,7 +118,7 @@ class Child:
 
 def compare(
     contestants: Sequence[Contestant], work: Work, seeds: int, tell: Callable[[], object] = lambda: None
-) -> list[Result]:
+) -> list[ContestantResult]:
     """Run every contestant once per seed, in turns, after an epoch to warm up.
 
     ``tell`` is called after each epoch.
@@ -146,7 +146,7 @@ def compare(
     for position, (contestant, child) in enumerate(zip(contestants, children, strict=True)):
         mine = [epochs[position] for epochs in rounds]
         results.append(
-            Result(
+            ContestantResult(
                 contestant.name,
                 contestant.stock,
                 [epoch["samples"] / epoch["seconds"] for epoch in mine],

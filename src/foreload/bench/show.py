@@ -16,7 +16,7 @@ import torch
 import foreload
 from foreload import _native
 from foreload.bench.contestants import Work
-from foreload.bench.measure import Result
+from foreload.bench.measure import ContestantResult
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import quantity
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["cells", "legend", "machine", "plot", "sentence", "table", "write_json"]
 
 
-def _best_stock(results: Sequence[Result]) -> Result:
+def _best_stock(results: Sequence[ContestantResult]) -> ContestantResult:
     return max((result for result in results if result.stock), key=lambda result: result.speed)
 
 
-def _best(results: Sequence[Result]) -> Result:
+def _best(results: Sequence[ContestantResult]) -> ContestantResult:
     ours = (result for result in results if result.name.startswith("foreload"))
     return max(ours, key=lambda result: result.speed)
 
@@ -49,7 +49,7 @@ def _form(values: Sequence[float]) -> str:
     return ",.0f" if statistics.median(values) >= 100 else ".1f" if statistics.median(values) >= 1 else ".4f"
 
 
-def cells(results: Sequence[Result], unit: str) -> list[list[str]]:
+def cells(results: Sequence[ContestantResult], unit: str) -> list[list[str]]:
     """Return the results as text: a row of headings, then one for each contestant."""
     rows = [["", f"{unit}/s", "ms per batch", "range", "first batch, ms", "memory, MiB", "speed-up"]]
     stock = _best_stock(results).speed
@@ -69,7 +69,7 @@ def cells(results: Sequence[Result], unit: str) -> list[list[str]]:
     return rows
 
 
-def table(results: Sequence[Result], unit: str) -> Table:
+def table(results: Sequence[ContestantResult], unit: str) -> Table:
     """Return the results as a table for the terminal."""
     from rich.table import Table
 
@@ -89,7 +89,7 @@ def table(results: Sequence[Result], unit: str) -> Table:
     return grid
 
 
-def legend(results: Sequence[Result]) -> Table:
+def legend(results: Sequence[ContestantResult]) -> Table:
     """Return what each contestant is, a line each."""
     from rich.table import Table
 
@@ -99,7 +99,7 @@ def legend(results: Sequence[Result]) -> Table:
     return grid
 
 
-def sentence(results: Sequence[Result], unit: str) -> str:
+def sentence(results: Sequence[ContestantResult], unit: str) -> str:
     """Return the result in a sentence."""
     stock, ours = _best_stock(results), _best(results)
     first = statistics.median(ours.first_batch_ms), statistics.median(stock.first_batch_ms)
@@ -144,7 +144,7 @@ def _processor() -> str:
     )
 
 
-def write_json(path: Path, results: Sequence[Result], work: Work) -> None:
+def write_json(path: Path, results: Sequence[ContestantResult], work: Work) -> None:
     """Write every figure to a JSON file, with the command and the machine."""
     record = {
         "command": " ".join(["foreload", *sys.argv[1:]]),
@@ -156,7 +156,7 @@ def write_json(path: Path, results: Sequence[Result], work: Work) -> None:
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 
-def plot(path: Path, results: Sequence[Result], unit: str) -> None:
+def plot(path: Path, results: Sequence[ContestantResult], unit: str) -> None:
     """Plot samples per second and the time to the first batch.
 
     Raises:

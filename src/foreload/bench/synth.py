@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from foreload.checks import Array
-from foreload.record.progress import Progress, track, track_threads
+from foreload.record.progress import ProgressBar, track, track_threads
 from foreload.record.units import quantity
 
 __all__ = ["synth_hdf5", "synth_images", "synth_tensors", "synth_text"]
@@ -180,7 +180,7 @@ def synth_tensors(folder: Path, rows: int, columns: int, *, seed: int = 0, force
 def _runs(rows: int, columns: int) -> Iterator[tuple[int, int]]:
     """Yield runs of rows of a few MiB, in whole chunks, and show the progress."""
     step = max(1, (1 << 20) // columns // _CHUNK) * _CHUNK
-    with Progress("rows", rows, after=1) as progress:
+    with ProgressBar("rows", rows, after=1) as progress:
         for begin in range(0, rows, step):
             end = min(begin + step, rows)
             yield begin, end

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreload import _native
+from foreload.cache.store import SampleStore
 from foreload.errors import warn_user
 from foreload.machine import available_memory, granted_cores, granted_memory
 from foreload.nested import tensors
@@ -15,11 +16,11 @@ from foreload.options import Cache
 from foreload.order.lookahead import asks_once, repeats_nothing
 from foreload.protocol import ImageForms
 
-if TYPE_CHECKING:
-    from foreload.cache.store import SampleStore
+__all__ = ["MemoryBudget", "Pressure", "has_tables", "make_largest_store", "reuse_freed"]
 
-
-__all__ = ["MemoryBudget", "Pressure", "has_tables", "reuse_freed"]
+# The share of memory that a cache with a limit in samples may use.
+_ROOM_SHARE = 0.8
+_MIN_ROOM = 1 << 24
 
 # The time between two checks of the memory: a check takes about 0.3 ms, in which the loop waits.
 _MIN_CHECK_SECONDS, _MAX_CHECK_SECONDS = 0.05, 1.0
@@ -270,3 +271,15 @@ class MemoryBudget:
     def stats(self) -> dict[str, Any]:
         """Return the limit (None: the machine's), the size of the largest batch, and the decisions."""
         return {"limit": self.limit, "batch_bytes": self.batch, "decisions": list(self.decisions)}
+
+
+def make_largest_store(samples: int, accesses: int, most: int, room: int | None = None) -> SampleStore:
+    """Return a store with ``room`` bytes, by default what memory allows; it takes only what it uses."""
+    room = int(_ROOM_SHARE * granted_memory()) if room is None else room
+    while True:
+        try:
+            return SampleStore(samples, room, accesses=accesses, most=most)
+        except OSError:  # a limit on the address space
+            if room < _MIN_ROOM:
+                raise
+            room //= 2

@@ -15,22 +15,19 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
 
+from foreload.cache.budget import make_largest_store
 from foreload.cache.foresight import Foresight, source_of
 from foreload.cache.instances import identify_instances, identity_of, set_identity
 from foreload.cache.replanning import MAX_PLANNED, EpochPlans, fall_back
 from foreload.cache.store import SampleStore
 from foreload.cache.wrappers import places_of, unwrap
 from foreload.checks import Indices, check_bool, check_int
-from foreload.machine import granted_memory
+from foreload.forks.fork import call_in_forks
 from foreload.order.index import position_of
 from foreload.order.lookahead import asks_once
 from foreload.order.observed import observe
 
 __all__ = ["OPTCache", "OPTInit"]
-
-# The share of memory that a cache with a limit in samples may use.
-_ROOM_SHARE = 0.8
-_MIN_ROOM = 1 << 24
 
 # The attribute of a ``__reduce_ex__`` that names the method whose store it sends along.
 _SHARED = "_foreload_shared"
@@ -279,7 +276,7 @@ class _Method:
         self._until_check -= 1
         if self._until_check <= 0:
             self._until_check = _MIN_CHECK
-            if store.asked() > store.native.due + len(store):
+            if store.num_requests() > store.native.due + len(store):
                 fall_back(store, "samples are requested that the sampler has not drawn")
         return store.load(position, lambda _: self._function(dataset, index))
 
@@ -290,23 +287,11 @@ class _Method:
     @property
     def is_used(self) -> bool:
         """Whether there has been any request."""
-        return self._store is not None and self._store.asked() > 0
+        return self._store is not None and self._store.num_requests() > 0
 
     def stats(self) -> dict[str, int]:
         """Return hits, misses and bytes in use, of all workers together."""
         return {} if self._store is None else self._store.native.counts()
-
-
-def make_largest_store(samples: int, accesses: int, most: int, room: int | None = None) -> SampleStore:
-    """Return a store with ``room`` bytes, by default what memory allows; it takes only what it uses."""
-    room = int(_ROOM_SHARE * granted_memory()) if room is None else room
-    while True:
-        try:
-            return SampleStore(samples, room, accesses=accesses, most=most)
-        except OSError:  # a limit on the address space
-            if room < _MIN_ROOM:
-                raise
-            room //= 2
 
 
 _methods: weakref.WeakSet[_Method] = weakref.WeakSet()
@@ -316,6 +301,9 @@ def leave_stores() -> None:
     """Let this process load every sample without a cache, so that it does not advance the plan of others."""
     for method in list(_methods):
         method.share(None)
+
+
+call_in_forks(leave_stores)
 
 
 def _share_when_spawned(owner: type, method: _Method) -> None:

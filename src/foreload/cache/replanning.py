@@ -44,7 +44,7 @@ class EpochPlans:
         self._now: Indices = self._schedule
         self._planned = 0  # requests that are due in this epoch
         self._unrequested = 0  # indices at the end of an epoch that a loader draws and drops
-        self._asked = store.asked()  # requests before this epoch
+        self._asked = store.num_requests()  # requests before this epoch
         self._came = 0  # requests in the last one
         self._counted = 0  # draws of this epoch in `_drawn`
         self._drawn: Array = np.zeros(len(store), np.int64)
@@ -57,7 +57,7 @@ class EpochPlans:
     def end(self, num_drawn: int) -> None:
         """Record how many indices of the present epoch were drawn, before another one begins."""
         self._count(num_drawn)
-        self._came = self._store.asked() - self._asked
+        self._came = self._store.num_requests() - self._asked
         if num_drawn == len(self._now) and len(self._now) - self._came in range(len(self._now) // 2):
             self._unrequested = len(self._now) - self._came
 
@@ -72,7 +72,7 @@ class EpochPlans:
         """
         goes_on = was_foreseen and self._has_schedule and self._came == self._planned
         self._position += self._planned
-        self._now, self._asked, self._counted = now, self._store.asked(), 0
+        self._now, self._asked, self._counted = now, self._store.num_requests(), 0
         self._planned = len(self._requested(now))
         self._store.native.due = self._asked + len(now)
         if asks_once and not self.drops:
@@ -136,7 +136,7 @@ class EpochPlans:
 def fall_back(store: SampleStore, why: str) -> None:
     """Let a store keep the samples used last; if it is in use, warn once for all processes that share it."""
     store.native.follow_rule("recent")
-    if store.asked() > 0 and store.native.first_to_tell():
+    if store.num_requests() > 0 and store.native.first_to_tell():
         warn_user(
             f"OPTCache: the requests are not what OPTInit foresaw ({why}); until they are, the cache keeps the "
             "samples that were used last (LRU). Give OPTInit the class of the loader's sampler, its generator "

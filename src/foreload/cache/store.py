@@ -268,7 +268,7 @@ class SampleStore:
         self.native.drop(index)
         self._warn_once(f"sample {index} cannot be cached, it {why}; it is loaded each time")
 
-    def asked(self) -> int:
+    def num_requests(self) -> int:
         """Return the number of requests so far, of all workers."""
         counts = self.native.counts()
         return int(counts["hits"] + counts["misses"])

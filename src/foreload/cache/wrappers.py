@@ -18,8 +18,8 @@ from foreload.protocol import SampleSource
 __all__ = [
     "Places",
     "draws_together",
+    "has_remote_samples",
     "is_proxy",
-    "is_remote",
     "loads_together",
     "parts_of",
     "places_of",
@@ -154,7 +154,7 @@ def told_apart(dataset: Any, samples: Any, count: int) -> list[Any]:
     return list(samples)
 
 
-def is_remote(dataset: Any) -> bool:
+def has_remote_samples(dataset: Any) -> bool:
     """Whether samples of a dataset, or of one that it is made of, come from a server."""
     return any(isinstance(part, SampleSource) and part.is_remote for part in parts_of(dataset))
 

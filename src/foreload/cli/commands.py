@@ -27,7 +27,7 @@ from foreload.cli.arguments import (
     write_result,
 )
 from foreload.cli.profile.command import EXAMPLES, profile
-from foreload.record.progress import Progress, track
+from foreload.record.progress import ProgressBar, track
 from foreload.record.units import quantity, size
 
 __all__ = ["app"]
@@ -182,8 +182,8 @@ def plan(
         raise typer.BadParameter(f"--ranks must be at most the number of samples, {count}, got {ranks}")
     sizes = budgets(budget, int(samples.sizes.sum()), least=int(samples.sizes.min()), bytes_known=samples.known)
     with within_memory("plan for fewer samples, or with fewer --epochs: hit rates depend on the cache's share"):
-        known = curves.foresee_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
-        with Progress("plans", len(sizes) * len(POLICIES)) as progress:
+        known = curves.draw_order(order, count, epochs, ranks, seed)  # type: ignore[arg-type]
+        with ProgressBar("plans", len(sizes) * len(POLICIES)) as progress:
             points = curves.curves(samples, known, sizes, progress.advance)
     _console().print(curves.table(points, samples))
     about = {"what": what, "samples": count, "order": order, "epochs": epochs, "ranks": ranks, "seed": seed}
@@ -199,7 +199,7 @@ def plan(
     else:
         amount = curves.amount(least, samples)
         print(f"beyond {amount}, more memory saves less than 5% of the time without a cache")
-    print("\n".join(curves.argument(points, samples, keep, ranks)))  # type: ignore[arg-type]
+    print("\n".join(curves.recommended_cache(points, samples, keep, ranks)))  # type: ignore[arg-type]
 
 
 app.command(
@@ -290,13 +290,13 @@ def _console() -> Console:
 
 
 def _samples(what: str, keep: str, ranks: int) -> Any:
-    from foreload.bench.curves import Samples, measure_folder
+    from foreload.bench.curves import SampleCosts, measure_folder
 
     if what.isdigit():
         if not 1 <= int(what) <= 1 << 40:
             raise typer.BadParameter(f"DIR_OR_N must be at least 1 sample, at most {1 << 40:,}, got {what}")
         with within_memory("plan for fewer samples: hit rates depend on the share that the cache holds"):
-            return Samples.alike(int(what), ranks)
+            return SampleCosts.alike(int(what), ranks)
     if not Path(what).is_dir():
         raise typer.BadParameter(f"DIR_OR_N must be a folder of images or a number of samples, got {what!r}")
     with given("DIR_OR_N"):
@@ -325,7 +325,7 @@ def _bench(
         if steps:
             print(f"{next(done)}/{epochs}", flush=True)
 
-    with Progress(f"{len(contestants)} contestants, epochs", epochs) as progress:
+    with ProgressBar(f"{len(contestants)} contestants, epochs", epochs) as progress:
         results = compare(contestants, work, seeds, advance)
     output = _console()
     output.print(show.table(results, unit))

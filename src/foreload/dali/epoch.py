@@ -12,7 +12,7 @@ from foreload import _native
 from foreload.batch.failure import EmptyBatch, SampleError, remaining_positions, replacement_positions
 from foreload.dali.feed import FedPipeline
 from foreload.dali.samples import Sample
-from foreload.device.ahead import Place
+from foreload.device.ahead import LoopPosition
 from foreload.epochs.base import Epoch
 from foreload.epochs.turn import Turn
 from foreload.options import OnError
@@ -68,7 +68,7 @@ class DALIEpoch(Iterator[Any]):
         self._batches = batches
         self._pipeline: FedPipeline | None = pipeline
         self._state_of_loader = state
-        self.place = Place(state())
+        self.place = LoopPosition(state())
         self._present = present
         self._on_error = on_error
         self._errors = errors

@@ -10,7 +10,7 @@ from foreload.checks import check_int
 from foreload.dali.epoch import DALIEpoch
 from foreload.dali.feed import FedPipeline
 from foreload.dali.samples import EncodedSamples, as_list
-from foreload.device.ahead import Place
+from foreload.device.ahead import LoopPosition
 from foreload.loader import DataLoader
 
 __all__ = ["DALILoader"]
@@ -95,7 +95,7 @@ class DALILoader:
             lambda source: make(source, batch_size=size, prefetch_queue_depth=depth, **options)
         )
         self._epoch: weakref.ref[DALIEpoch] | None = None
-        self._place: Place | None = None
+        self._place: LoopPosition | None = None
 
     def __iter__(self) -> DALIEpoch:
         """Begin an epoch; one that is under way ends, since there is one pipeline."""

@@ -6,12 +6,12 @@ from typing import Any
 
 from foreload.dataset_state.digest import digest
 from foreload.dataset_state.gathered import Gathered
-from foreload.dataset_state.looks.fills import Fills, contents_of, may_fill
-from foreload.dataset_state.looks.look import Look
-from foreload.dataset_state.looks.numbers import Numbers
-from foreload.dataset_state.looks.path import Place
-from foreload.dataset_state.looks.references import References
 from foreload.dataset_state.outputs import Outputs
+from foreload.dataset_state.probes.fills import Fills, contents_of, may_fill
+from foreload.dataset_state.probes.numbers import Numbers
+from foreload.dataset_state.probes.path import ValuePath
+from foreload.dataset_state.probes.probe import Probe
+from foreload.dataset_state.probes.references import References
 from foreload.dataset_state.program.state import ProgramState
 from foreload.dataset_state.settings import Settings
 
@@ -22,7 +22,7 @@ class CopiedState:
     """The values that samples are made from: a dataset's attributes, and what its containers, tensors and arrays
     hold; the global variables and attributes of classes that its code uses.
 
-    Each batch can be preceded by a look at them, so large arrays are compared only if they are written to, or
+    Each batch can be preceded by a probe of them, so large arrays are compared only if they are written to, or
     in part where the system does not tell.
 
     Args:
@@ -51,11 +51,11 @@ class CopiedState:
         self._program: ProgramState | None = None  # is the same for all that are sent at once
         self._by_loading: str | None = None
         self._is_first = True
-        self._lackable: tuple[int, list[tuple[Look, Place]]] | None = None
+        self._lackable: tuple[int, list[tuple[Probe, ValuePath]]] | None = None
         self._gathered = Gathered()
         self._gathered.follow((((type(part).__name__, place),), part) for place, part in enumerate(parts))
-        self._looks = self._gathered.looks
-        self._references: References | None = References(self._looks)  # before copies of this are made
+        self._probes = self._gathered.probes
+        self._references: References | None = References(self._probes)  # before copies of this are made
         self._settings = Settings(environment=self._gathered.environment)
         self._outputs = Outputs()
 
@@ -70,15 +70,15 @@ class CopiedState:
         All else is compared with what it was before: another thread may have set it since.
         """
         self._program = self._references = None
-        for look in self._looks:
-            if isinstance(look, Numbers):
-                look.sent()
+        for probe in self._probes:
+            if isinstance(probe, Numbers):
+                probe.sent()
 
     def begin(self) -> None:
         """Begin to look in a process that has been forked since this was made."""
-        for look in self._looks:
-            if isinstance(look, Numbers):
-                look.begin()
+        for probe in self._probes:
+            if isinstance(probe, Numbers):
+                probe.begin()
 
     def has_held_lock(self) -> bool:
         """Whether a lock is held by a thread that has not come with a fork to this process."""
@@ -95,25 +95,25 @@ class CopiedState:
     def _changed(self) -> str | None:
         if self._are_same():
             return None
-        return next((name for look in self._looks if (name := look.changed()) is not None), None)
+        return next((name for probe in self._probes if (name := probe.changed()) is not None), None)
 
     def _are_same(self) -> bool:
         """Whether all is the very same; if not, it may be equal."""
-        self._references = self._references or References(self._looks)
+        self._references = self._references or References(self._probes)
         return self._references.hold()
 
     def made(self) -> Fills:
         """Return hashes of what has been made since where nothing was."""
-        made = (self._made(number) for number, look in enumerate(self._looks) if look.changed() is not None)
+        made = (self._made(number) for number, probe in enumerate(self._probes) if probe.changed() is not None)
         return contents_of(pair for each in made for pair in each or ())
 
-    def _made(self, number: int) -> list[tuple[Place, Any]] | None:
-        look = self._looks[number]
-        made = look.made()
+    def _made(self, number: int) -> list[tuple[ValuePath, Any]] | None:
+        probe = self._probes[number]
+        made = probe.made()
         if made is None:
             return None
         path = self._gathered.path(number)
-        return [(Place(path, type(look).__name__, *place), value) for place, value in made]
+        return [(ValuePath(path, type(probe).__name__, *place), value) for place, value in made]
 
     def changed_by_loading(self) -> str | None:
         """Return the name of what loading has changed, once and for ever; None if nothing.
@@ -131,8 +131,8 @@ class CopiedState:
 
     def settled(self) -> str | None:
         """Go on from what was made where nothing was, and may be; return the name of what else has changed."""
-        looks = () if self._are_same() else self._looks
-        changed = [number for number, look in enumerate(looks) if look.changed() is not None]
+        probes = () if self._are_same() else self._probes
+        changed = [number for number, probe in enumerate(probes) if probe.changed() is not None]
         self.makes = bool(changed)
         made = [self._made(number) for number in changed]
         if not all(each is not None and self._may_be_made(each) for each in made):
@@ -141,18 +141,18 @@ class CopiedState:
             return None
         self._references = None
         for number in changed:
-            self._looks[number].renew()
+            self._probes[number].renew()
         found = (pair for each in made for pair in each or ())
         self._gathered.follow(((*place.path, (place.name, place.number)), value) for place, value in found)
         return None
 
     def lacks(self) -> bool:
         """Whether there is nothing yet in some place where loading makes something."""
-        if self._lackable is None or self._lackable[0] != len(self._looks):
-            self._lackable = len(self._looks), self._gathered.looks_at(self.fills)
-        return any(look.lacks((place.name, place.number)) for look, place in self._lackable[1])
+        if self._lackable is None or self._lackable[0] != len(self._probes):
+            self._lackable = len(self._probes), self._gathered.probes_at(self.fills)
+        return any(probe.lacks((place.name, place.number)) for probe, place in self._lackable[1])
 
-    def _may_be_made(self, made: list[tuple[Place, Any]]) -> bool:
+    def _may_be_made(self, made: list[tuple[ValuePath, Any]]) -> bool:
         return all(may_fill(place, value, self.fills) for place, value in made)
 
     def _apart(self) -> str | None:

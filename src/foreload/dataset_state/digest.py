@@ -38,7 +38,7 @@ from foreload.dataset_state.walk import (
 )
 from foreload.datasets.mapped_files import mapping_of_large
 
-__all__ = ["CHANGES", "StateWatch", "changed", "checksum", "contents", "digest", "made_of", "snapshot"]
+__all__ = ["CHANGES", "StateWatch", "changed", "checksum", "contents", "digest", "digests_of", "made_of"]
 
 # Why copies of a dataset might load other samples.
 CHANGES = "loading samples changes {!r}, which copies of the dataset would not share"
@@ -61,7 +61,7 @@ _NUMBER: Any = ctypes.c_int.__base__
 NOTHING = ("value", None)
 
 
-def snapshot(dataset: Any, most: int = MOST_VALUES) -> dict[str, Any]:
+def digests_of(dataset: Any, most: int = MOST_VALUES) -> dict[str, Any]:
     """Return the values that a dataset holds, and the global variables that its methods use, by name.
 
     Args:
@@ -74,8 +74,8 @@ def snapshot(dataset: Any, most: int = MOST_VALUES) -> dict[str, Any]:
     ...         self.calls += 1
     ...         return self.calls
     >>> counter = Counter()
-    >>> before = snapshot(counter); _ = counter[0]
-    >>> changed(before, snapshot(counter))
+    >>> before = digests_of(counter); _ = counter[0]
+    >>> changed(before, digests_of(counter))
     'calls'
     """
     return {name: digest(value) for name, value in walk(dataset, _is_method_of_a_part, most)}
@@ -124,8 +124,8 @@ class StateWatch:
     ...         return self.calls
     >>> counter = Counter()
     >>> watch = StateWatch(counter)
-    >>> _ = counter[0]; watch.look(); watch.change  # made when it was first needed
-    >>> _ = counter[1]; watch.look(); watch.change
+    >>> _ = counter[0]; watch.compare(); watch.change  # made when it was first needed
+    >>> _ = counter[1]; watch.compare(); watch.change
     'calls'
     """
 
@@ -135,8 +135,8 @@ class StateWatch:
         self._settings: Settings | None = None
         self.change: str | None = None
 
-    def look(self) -> None:
-        """Compare the dataset with what it was at the last look."""
+    def compare(self) -> None:
+        """Compare the dataset with what it was the last time."""
         present = self._snapshots()
         self.change = self.change or changed(self._last, present)
         self._last = present
@@ -148,7 +148,7 @@ class StateWatch:
         found: dict[str, Any] = {}
         for position, part in enumerate(self._parts):
             prefix = f"{optional(part, '__name__') or type(part).__name__}." if position else ""
-            found |= {f"{prefix}{name}": value for name, value in snapshot(part).items()}
+            found |= {f"{prefix}{name}": value for name, value in digests_of(part).items()}
         return found
 
 

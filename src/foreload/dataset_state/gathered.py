@@ -1,4 +1,4 @@
-"""Looks at all that a dataset refers to: attributes, values, what functions close over and classes have."""
+"""Probes of all that a dataset refers to: attributes, values, what functions close over and classes have."""
 
 from __future__ import annotations
 
@@ -28,11 +28,6 @@ from foreload.dataset_state.digest import contents, digest
 from foreload.dataset_state.handles import handle_kind
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.kept import LRU_CACHE, is_of_library, kept_values
-from foreload.dataset_state.looks.containers import MOST_RECORDS, Contents, Kept, Records, are_settled
-from foreload.dataset_state.looks.libraries import columns_of, is_of_pandas, rules_of
-from foreload.dataset_state.looks.look import MISSING, Attributes, Look, Value, Whole
-from foreload.dataset_state.looks.numbers import Numbers, Room, is_of_compiler, objects_in
-from foreload.dataset_state.looks.path import Path, Place, Step
 from foreload.dataset_state.names import (
     draws_unseen,
     gets_at_all,
@@ -44,7 +39,12 @@ from foreload.dataset_state.names import (
     strings_in,
     taken_from_libraries,
 )
-from foreload.dataset_state.sealed import SEALED, TOO_LARGE, state_of
+from foreload.dataset_state.probes.containers import MOST_RECORDS, CachedFunction, Contents, Records, are_settled
+from foreload.dataset_state.probes.libraries import columns_of, is_of_pandas, rules_of
+from foreload.dataset_state.probes.numbers import Numbers, Room, is_of_compiler, objects_in
+from foreload.dataset_state.probes.path import Path, Step, ValuePath
+from foreload.dataset_state.probes.probe import MISSING, Attributes, Probe, Value, Whole
+from foreload.dataset_state.sealed import SEALED, TOO_LARGE, pickled_state
 from foreload.dataset_state.walk import (
     MEMOS_OF_PANDAS,
     OPAQUE,
@@ -73,7 +73,7 @@ _UNSEEN = "samples may draw from the generator of {}, which nothing tells about"
 # The bytes of a file in memory that are compared.
 _MOST_BYTES = 1 << 14
 
-# The bytes of libraries' objects that are pickled in each look, and what one counts that is not, for its size.
+# The bytes of libraries' objects that are pickled in each probe, and what one counts that is not, for its size.
 _MOST_PICKLED, _TOO_LARGE_BYTES = 1 << 18, 1 << 17
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
@@ -94,10 +94,10 @@ _WHOLE: tuple[Any, ...] = (
 
 
 class Gathered:
-    """All that some objects refer to, with a look at each that can be changed.
+    """All that some objects refer to, with a probe of each that can be changed.
 
     Attributes:
-        looks: the looks.
+        probes: the probes.
         generators: random generators, with a name and a digest of each as it was.
         untold: a sentence that says why not all can be looked at; None if all are.
         environment: the texts in code that reads variables of the environment; None: none does.
@@ -107,12 +107,12 @@ class Gathered:
     >>> dataset = Scaled(); dataset.weights = [1, 2]
     >>> gathered = Gathered()
     >>> gathered.follow([((("dataset", 0),), dataset)])
-    >>> dataset.weights.append(3); [name for look in gathered.looks if (name := look.changed())]
+    >>> dataset.weights.append(3); [name for probe in gathered.probes if (name := probe.changed())]
     ['weights']
     """
 
     def __init__(self) -> None:
-        self.looks: list[Look] = []
+        self.probes: list[Probe] = []
         self.generators: list[tuple[str, Any, Any]] = []
         self.untold: str | None = None
         self.environment: set[str] | None = None
@@ -120,7 +120,7 @@ class Gathered:
         self._left_bytes, self._room = _MOST_PICKLED, Room()
         self._seen: dict[int, Any] = {}  # held, so that nothing else gets their ids
         self._left: deque[tuple[Step, Any]] = deque()
-        self._steps: list[Step] = []  # to what each of the looks is at
+        self._steps: list[Step] = []  # to what each of the probes is of
         self._here = Step((), ("", 0), 0)
 
     def follow(self, parts: Iterable[tuple[Path, Any]]) -> None:
@@ -138,20 +138,20 @@ class Gathered:
         self._left.clear()
 
     def path(self, number: int) -> Path:
-        """Return the path to what a look is at, by its number."""
+        """Return the path to what a probe is of, by its number."""
         return self._steps[number].path()
 
-    def looks_at(self, places: Iterable[Place]) -> list[tuple[Look, Place]]:
-        """Return the looks at some places."""
-        wanted: dict[tuple[int, tuple[str, int]], dict[Path, list[Place]]] = {}
+    def probes_at(self, places: Iterable[ValuePath]) -> list[tuple[Probe, ValuePath]]:
+        """Return the probes of some places."""
+        wanted: dict[tuple[int, tuple[str, int]], dict[Path, list[ValuePath]]] = {}
         for place in places:
             by_path = wanted.setdefault((len(place.path), place.path[-1]), {})
             by_path.setdefault(place.path, []).append(place)
         found = []
-        for step, look in zip(self._steps, self.looks, strict=True):
+        for step, probe in zip(self._steps, self.probes, strict=True):
             if near := wanted.get((step.length, step.last)):
                 here = near.get(step.path(), [])
-                found += [(look, place) for place in here if place.look == type(look).__name__]
+                found += [(probe, place) for place in here if place.probe == type(probe).__name__]
         return found
 
     def _go_on(self, parts: Iterable[tuple[str, Any]]) -> None:
@@ -159,8 +159,8 @@ class Gathered:
         here, length = self._here, self._here.length + 1
         self._left += ((Step(here, (name, place), length), value) for place, (name, value) in enumerate(parts))
 
-    def _look(self, look: Look) -> None:
-        self.looks.append(look)
+    def _probe(self, probe: Probe) -> None:
+        self.probes.append(probe)
         self._steps.append(self._here)
 
     def _watch(self, name: str, value: Any) -> None:
@@ -171,7 +171,7 @@ class Gathered:
         if isinstance(value, (*_WHOLE, *generators())) and not (is_plain and not optional(value, "__dict__")):
             self._watch_attributes(value)
         if isinstance(value, (torch.Tensor, np.ndarray)):
-            self._look(Numbers(name, value, self._room))
+            self._probe(Numbers(name, value, self._room))
             if isinstance(value, np.ndarray) and value.dtype.hasobject:
                 self._watch_inner(name, objects_in(value))
         elif isinstance(value, ModuleType):
@@ -192,7 +192,7 @@ class Gathered:
             self._add(name, lambda: value.tobytes() == record)
         elif isinstance(value, LRU_CACHE):
             if not is_of_library(value):
-                self._look(Kept(name, value))
+                self._probe(CachedFunction(name, value))
                 self._go_on((name, part) for part in (value.__wrapped__, *kept_values(value)))
         elif isinstance(value, ContextVar):
             self._add_value(name, lambda: value_of(value))
@@ -211,10 +211,10 @@ class Gathered:
             self._watch_class(value)
         elif is_of_pandas(value):  # which pickles in other ways once it has been used
             self._watch_object(name, value)
-        elif self._left_bytes > 0 and (state := state_of(value)) is not None:
+        elif self._left_bytes > 0 and (state := pickled_state(value)) is not None:
             self._left_bytes -= _TOO_LARGE_BYTES if state == TOO_LARGE else len(state)
             if state not in (SEALED, TOO_LARGE):
-                self._add(name, lambda: state_of(value) == state)
+                self._add(name, lambda: pickled_state(value) == state)
         elif not handle_kind(value):
             if isinstance(value, _CONTAINERS):
                 self._watch_container(name, value)
@@ -222,7 +222,7 @@ class Gathered:
                 self._watch_object(name, value)
 
     def _add(self, name: str, is_same: Callable[[], bool]) -> None:
-        self._look(Whole(name, is_same))
+        self._probe(Whole(name, is_same))
 
     def _add_attribute(self, name: str, holder: Any, attribute: str) -> None:
         self._add_value(name, partial(getattr, holder, attribute, MISSING), (holder, attribute))
@@ -230,11 +230,11 @@ class Gathered:
     def _add_value(
         self, name: str, get: Callable[[], Any], place: tuple[Any, str] | None = None, *, is_global: bool = False
     ) -> None:
-        look = Value(name, get, place)
-        self._look(look)
-        is_module = issubclass(type(look.before), ModuleType)
+        probe = Value(name, get, place)
+        self._probe(probe)
+        is_module = issubclass(type(probe.before), ModuleType)
         if not (is_module and is_global):  # of one that code names, only what it names there counts
-            self._go_on([(name, look.before)])
+            self._go_on([(name, probe.before)])
 
     def _watch_attributes(self, value: Any) -> None:
         own = optional(value, "__dict__")
@@ -244,7 +244,7 @@ class Gathered:
                 is_left_out = is_of_loaders
             elif isinstance(value, torch.Tensor):
                 is_left_out = is_of_compiler
-            self._look(Attributes(type(value).__name__, value, is_left_out))
+            self._probe(Attributes(type(value).__name__, value, is_left_out))
             if package_of(type(value)) == "transformers" and (tokenizer := own.get("_tokenizer")) is not None:
                 is_left_out, rules = ("_tokenizer",).__contains__, rules_of(tokenizer)
                 self._add("_tokenizer", lambda: rules_of(tokenizer) == rules)
@@ -275,7 +275,7 @@ class Gathered:
 
     def _watch_container(self, name: str, value: Any) -> None:
         if not isinstance(value, (tuple, frozenset)):
-            self._look(Contents(name, value))
+            self._probe(Contents(name, value))
         if isinstance(value, defaultdict):
             self._add_attribute("default_factory", value, "default_factory")
         if isinstance(value, dict):
@@ -292,7 +292,7 @@ class Gathered:
         if len(held) > _MOST_INNER:
             records = Records(name, held)
             self.untold = self.untold if records.is_whole else _TOO_MANY_RECORDS
-            self._look(records)
+            self._probe(records)
             held = [part for part in records.others if not is_unchanging(part)]
         self._go_on((name, part) for part in held)
 
@@ -302,7 +302,7 @@ class Gathered:
             drawn = ((name, value) for name, value in own.items() if tells_class(value))
             self._go_on((name, value) for name, value in drawn if isinstance(value, generators()))
             return
-        self._look(Attributes(kind.__name__, kind, is_pythons))
+        self._probe(Attributes(kind.__name__, kind, is_pythons))
         self._go_on((each.__name__, each) for each in (type(kind), *kind.__mro__[1:-1]))
         inside = ((name, value) for name, value in own.items() if not is_pythons(name))
         self._go_on(inside)
@@ -314,7 +314,7 @@ class Gathered:
     def _watch_function(self, name: str, function: FunctionType) -> None:
         for part in ("__defaults__", "__kwdefaults__"):
             self._add_attribute(f"{name}.{part}", function, part)
-        self._look(Value(f"{name}.__code__", partial(getattr, function, "__code__"), (function, "__code__")))
+        self._probe(Value(f"{name}.__code__", partial(getattr, function, "__code__"), (function, "__code__")))
         cells = list(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if is_installed(function.__globals__.get("__name__", "")):
             # One that decorates the user's: what it keeps for itself decides nothing.
@@ -338,7 +338,7 @@ class Gathered:
         passed = ((name, known.get(name)) for name in passed_on(function.__code__))
         self._go_on((name, value) for name, value in passed if issubclass(type(value), ModuleType))
         for own, variable in taken_from_libraries(function):
-            self._look(Value(variable, partial(own.get, variable), (own, variable)))
+            self._probe(Value(variable, partial(own.get, variable), (own, variable)))
 
 
 def _numbers_in(value: Any) -> Any:

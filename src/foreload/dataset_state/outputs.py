@@ -13,8 +13,9 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
+from foreload._libraries import warning_writer
 from foreload.checks import module_of, optional
-from foreload.dataset_state.digest import contents, snapshot
+from foreload.dataset_state.digest import contents, digests_of
 from foreload.dataset_state.gathered import Gathered
 from foreload.dataset_state.installed import is_installed
 
@@ -25,7 +26,7 @@ _NAMES = "what samples print", "what samples log", "what samples warn of"
 
 
 class Outputs:
-    """A look at what has been written where only this process has it: not at terminals and files.
+    """A probe of what has been written where only this process has it: not at terminals and files.
 
     >>> kept = io.StringIO(); before, sys.stdout = sys.stdout, kept
     >>> outputs = Outputs(); print("loaded"); changed = outputs.changed()
@@ -39,7 +40,7 @@ class Outputs:
         self._before = [present() for _, present in self._present]
         called = Gathered()  # for code of the user's may keep it in its variables
         called.follow((((name, place),), function) for place, (name, function) in enumerate(_called()))
-        self._looks = called.looks
+        self._probes = called.probes
 
     def redirected(self) -> str | None:
         """Return what is written elsewhere since; None if nothing is."""
@@ -50,7 +51,7 @@ class Outputs:
         """Return what has been written since; None if nothing has."""
         pairs = zip(self._present, self._before, strict=True)
         kept = next((name for (name, present), before in pairs if present() != before), None)
-        return kept or (_NAMES[1] if any(look.changed() is not None for look in self._looks) else None)
+        return kept or (_NAMES[1] if any(probe.changed() is not None for probe in self._probes) else None)
 
 
 def _ends() -> list[list[Any]]:
@@ -92,7 +93,7 @@ def _end_of_handler(handler: Any) -> Any:
 
 def _shows() -> list[Any]:
     """Return what is called with a warning: within ``warnings.catch_warnings(record=True)``, a list's method."""
-    return [optional(warnings, "_showwarnmsg_impl"), warnings.showwarning]
+    return [warning_writer(), warnings.showwarning]
 
 
 def _are_same(now: list[Any], before: list[Any]) -> bool:
@@ -189,12 +190,12 @@ def _kept(handler: Any) -> Any:
 
 def _held(value: Any) -> Any:
     with suppress(Exception):  # whatever an object of the user's raises
-        return snapshot(vars(value), 256)  # (A stream itself would count as an open file.)
+        return digests_of(vars(value), 256)  # (A stream itself would count as an open file.)
     return None
 
 
 def _kept_by(show: Any) -> Any:
     """Return what tells whether a function that gets warnings has kept more."""
     with suppress(Exception):  # whatever an object of the user's raises
-        return snapshot(show, 256)
+        return digests_of(show, 256)
     return None

@@ -26,7 +26,7 @@ from foreload.dataset_state.handles import is_open
 from foreload.dataset_state.installed import is_installed
 from foreload.dataset_state.walk import CONTAINERS, leaves, walk
 
-__all__ = ["SEALED", "TOO_LARGE", "UNTOLD", "find_sealed", "is_made_of_samples", "is_sealed", "state_of"]
+__all__ = ["SEALED", "TOO_LARGE", "UNTOLD", "find_sealed", "is_made_of_samples", "is_sealed", "pickled_state"]
 
 # States: of an object that nothing tells of, and of one that takes more bytes than are compared.
 SEALED, TOO_LARGE = b"sealed", b""
@@ -108,7 +108,7 @@ def find_sealed(part: Any) -> str | None:
         return id(value) in told or isinstance(value, weakref.finalize)  # which know all others of the program
 
     for name, value in walk(part, is_told, _MOST_OBJECTS):
-        state = state_of(value)
+        state = pickled_state(value)
         if state == SEALED:
             return name
         if state is not None:
@@ -126,10 +126,10 @@ def is_sealed(value: Any) -> bool:
     >>> is_sealed(zlib.compressobj()), is_sealed({}), is_sealed(np.float32(1))
     (True, False, False)
     """
-    return state_of(value) == SEALED
+    return pickled_state(value) == SEALED
 
 
-def state_of(value: Any) -> bytes | None:
+def pickled_state(value: Any) -> bytes | None:
     """Return what an object of a library's, or of the user's compiled code, says of its state when it is pickled.
 
     Returns:

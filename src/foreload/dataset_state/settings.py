@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foreload._libraries import environment_bytes
 from foreload._torch import innermost_function_mode
 from foreload.batch.context import autocast_dtypes
 from foreload.checks import optional
@@ -50,7 +51,7 @@ def _device() -> Any:
 
 
 def _environment() -> Any:
-    return dict(getattr(os.environ, "_data", os.environ))  # decoding all of it takes longer
+    return dict(environment_bytes())
 
 
 def filters_of_errors() -> Any:

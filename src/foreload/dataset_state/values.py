@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 from foreload._torch import tensor_version, wrapper_kind
 from foreload.cache.wrappers import parts_of
 from foreload.checks import Array
-from foreload.dataset_state.looks.numbers import spread
+from foreload.dataset_state.probes.numbers import spread
 from foreload.datasets.rows import fields_of
 from foreload.errors import warn_user
 
@@ -23,7 +23,7 @@ __all__ = ["EpochValues"]
 _MOST_ITEMS, _MOST_NUMBERS = 64, 16
 
 # Returns what has changed if the values have.
-_Look = Callable[[], Any]
+_Read = Callable[[], Any]
 
 
 class EpochValues:
@@ -48,13 +48,13 @@ class EpochValues:
     """
 
     def __init__(self, dataset: Any) -> None:
-        looks = itertools.chain.from_iterable(map(_looks, _values_of(dataset)))
-        self._seen = [(look, look()) for look in itertools.islice(looks, 2 * _MOST_ITEMS)]
+        reads = itertools.chain.from_iterable(map(_reads, _values_of(dataset)))
+        self._seen = [(read, read()) for read in itertools.islice(reads, 2 * _MOST_ITEMS)]
         self._has_warned = False
 
     def have_changed(self) -> bool:
         """Whether one of them is seen to have been written to."""
-        return any(look() != before for look, before in self._seen)
+        return any(read() != before for read, before in self._seen)
 
     def warn(self) -> None:
         """Warn, once, if they have changed."""
@@ -76,7 +76,7 @@ def _values_of(dataset: Any) -> Iterator[Any]:
             yield from fields or (part,)
 
 
-def _looks(value: Any) -> Iterator[_Look]:
+def _reads(value: Any) -> Iterator[_Read]:
     if type(value) is torch.Tensor:
         yield lambda: tensor_version(value)
         yield from _numbers_of_tensor(value)
@@ -86,16 +86,16 @@ def _looks(value: Any) -> Iterator[_Look]:
         names = list(value)
         names = [names[place] for place in spread(len(names), _MOST_ITEMS)]
         yield lambda: [len(value), *(id(value.get(name)) for name in names)]
-        yield from _looks(tuple(value[name] for name in names))
+        yield from _reads(tuple(value[name] for name in names))
     elif type(value) in (list, tuple):
         places = spread(len(value), _MOST_ITEMS)
         if type(value) is list:
             yield lambda: [len(value), *(id(value[place]) for place in places if place < len(value))]
         for item in [value[place] for place in places]:
-            yield from _looks(item) if isinstance(item, (torch.Tensor, np.ndarray)) else ()
+            yield from _reads(item) if isinstance(item, (torch.Tensor, np.ndarray)) else ()
 
 
-def _numbers_of_tensor(tensor: torch.Tensor) -> Iterator[_Look]:
+def _numbers_of_tensor(tensor: torch.Tensor) -> Iterator[_Read]:
     """Look at a tensor that may be an array's memory, to which NumPy writes."""
     if tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad:
         try:
@@ -105,7 +105,7 @@ def _numbers_of_tensor(tensor: torch.Tensor) -> Iterator[_Look]:
         yield from _numbers(array)
 
 
-def _numbers(array: Array) -> Iterator[_Look]:
+def _numbers(array: Array) -> Iterator[_Read]:
     if array.flags.writeable and not array.dtype.hasobject and not isinstance(array.base, np.memmap):
         places = spread(array.size, _MOST_NUMBERS)
         yield lambda: array.flat[places].tobytes()

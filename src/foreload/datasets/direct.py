@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from foreload import _native
-from foreload.cache.wrappers import is_remote, parts_of
+from foreload.cache.wrappers import has_remote_samples, parts_of
 from foreload.checks import check_bool
 from foreload.errors import warn_user
 
@@ -54,7 +54,7 @@ class DirectReads:
         return self._direct_problem
 
     def _find_problem(self) -> str | None:
-        if is_remote(self):
+        if has_remote_samples(self):
             return "has no effect on URLs, whose bytes come from a server and not through the page cache"
         found = self._files.direct_problem()
         if found is None:

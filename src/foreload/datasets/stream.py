@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from foreload.checks import Indices, check_state_int, definition_depth
-from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
+from foreload.order.shuffle import ReaderSpec, ShuffledStream, Source, order_of
 from foreload.protocol import BlockStorage, UserCode
 
 __all__ = ["Stream", "Streamable", "runs_of"]
@@ -95,7 +95,7 @@ class Stream(ShuffledStream, UserCode):
         """Return the dataset; see :class:`foreload.protocol.UserCode`."""
         return (self.dataset,)
 
-    def _open(self, reading: Reading) -> Source:
+    def _open(self, reading: ReaderSpec) -> Source:
         return _Blocks(self.dataset, self._blocks(), reading)
 
     def _blocks(self) -> Indices:
@@ -127,7 +127,7 @@ def runs_of(begin: int, end: int, size: int) -> Indices:
 class _Blocks:
     """One reader's part of the blocks: a range of the samples in the order of the blocks."""
 
-    def __init__(self, dataset: Any, starts: Indices, reading: Reading) -> None:
+    def __init__(self, dataset: Any, starts: Indices, reading: ReaderSpec) -> None:
         count = len(dataset)
         order = order_of(reading, len(starts))
         self._sizes = np.diff(starts, append=count)[order]

@@ -26,7 +26,7 @@ from foreload.record.spans import Stage
 if TYPE_CHECKING:
     from foreload.record.recorder import Watch
 
-__all__ = ["MovedAhead", "Place", "move_ahead"]
+__all__ = ["LoopPosition", "MovedAhead", "move_ahead"]
 
 
 class _Moved(NamedTuple):
@@ -52,7 +52,7 @@ class _Source(NamedTuple):
     samples: int
 
 
-class Place:
+class LoopPosition:
     """The place of a loop in a loader whose next batches are ahead of it, on a device.
 
     Attributes:
@@ -159,7 +159,7 @@ class MovedAhead(EpochWrapper, Iterator[Any]):
         self._transforms = transform is not None
         self._turn = Turn()
         self._state_of_loader = state
-        self.place = Place(self._present_state())
+        self.place = LoopPosition(self._present_state())
         # Waiting is recorded here from now on, since the loop waits for the copy, not for the epoch.
         self._watch: Watch | None = batches.count_at_consumer() if isinstance(batches, Epoch) else None
         self._ahead: deque[_Moved | _Failed] = deque()

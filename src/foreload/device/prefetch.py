@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foreload.checks import check_bool, check_int
-from foreload.device.ahead import MovedAhead, Place, move_ahead
+from foreload.device.ahead import LoopPosition, MovedAhead, move_ahead
 from foreload.device.stream import DeviceTransform, check_device, check_transform, side_stream
 
 __all__ = ["PrefetchLoader"]
@@ -69,7 +69,7 @@ class PrefetchLoader:
         self.non_blocking = check_bool("non_blocking", non_blocking)
         self.depth = check_int("depth", depth, least=1)
         self.device_transform = check_transform(device_transform, self.device)
-        self._place: Place | None = None
+        self._place: LoopPosition | None = None
         self._goes_on: Iterator[Any] | None = None  # an epoch that the next loop goes on with
 
     def __iter__(self) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler
 
 from foreload._torch import draw_seed
 from foreload.batch.stream import written
-from foreload.batch.worker_progress import BEGUN, Progress
+from foreload.batch.worker_progress import BEGUN, WorkerProgress
 from foreload.checks import known_length
 from foreload.epochs.loader.order import OrderSpec
 from foreload.epochs.turn import Turn
@@ -60,14 +60,14 @@ class Cursor:
     """
 
     # Of the batch that the loop is about to get: its number, worker and progress, and whose turn is next.
-    _coming: tuple[int, int, Progress, int] | None = None
+    _coming: tuple[int, int, WorkerProgress, int] | None = None
 
     def __init__(
         self, spec: OrderSpec, epoch: int, state: dict[str, Any] | None = None, router: Router | None = None
     ) -> None:
         self.epoch = epoch
         self.finished = False
-        self.streams: dict[int, Progress] = {}
+        self.streams: dict[int, WorkerProgress] = {}
         self.turn = 0
         self.live: Callable[[], Any] | None = None
         self.settle: WeakMethod[Callable[[], None]] | None = None
@@ -86,7 +86,7 @@ class Cursor:
         if state is not None:
             start = self._start(state, has_begun=has_begun)
             self.streams = {
-                worker: Progress(0 if self.again and is_stream else since, own, tuple(replay))
+                worker: WorkerProgress(0 if self.again and is_stream else since, own, tuple(replay))
                 for worker, since, own, replay in state["streams"]
                 if own is not None or not self.again  # what has no state begins each epoch anew
             }
@@ -169,7 +169,7 @@ class Cursor:
         with self.moving.lock:
             self._move()
             if state is not None:
-                self.streams[worker] = Progress(0, state)
+                self.streams[worker] = WorkerProgress(0, state)
 
     def _move(self) -> None:
         if self._coming is not None:
@@ -269,7 +269,7 @@ class Cursor:
                 "cannot be saved: begin another epoch"
             )
         if self.live is not None:
-            self.streams[0] = Progress(0, self.live())
+            self.streams[0] = WorkerProgress(0, self.live())
         return [
             [worker, progress.since, written(progress.state), list(progress.replay)]
             for worker, progress in sorted(self.streams.items())

@@ -18,7 +18,7 @@ from foreload.datasets.native import native_assembly
 from foreload.datasets.rows import row_assembly
 from foreload.datasets.tensors import TensorAssembly
 from foreload.epochs.base import Epoch, EpochSpec
-from foreload.epochs.following.foretold import why_not_copied
+from foreload.epochs.following.foretold import why_sampler_not_copied
 from foreload.epochs.inline import GatherEpoch, InlineEpoch
 from foreload.epochs.threads import ThreadEpoch, TunedEpoch
 from foreload.order.own_state import has_state
@@ -146,7 +146,7 @@ def _why_inline(spec: EpochSpec, crew: Crew) -> str | None:
     if (name := find_thread(spec.dataset, _MOST_PARTS)) is not None:
         return f"{name!r} of the dataset is a running thread, which forked processes lack"
     order = spec.cursor.order
-    why = why_not_copied(order.sampler) if order.may_follow else None
+    why = why_sampler_not_copied(order.sampler) if order.may_follow else None
     return None if why is None else f"what {type(order.item_sampler).__name__} yields cannot be foretold: {why}"
 
 

@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Generic
 
-import numpy as np
-
 from foreload import _native
+from foreload.batch.assembly import listed
 from foreload.batch.collate import pinned
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.errors import warn_user
@@ -18,7 +17,7 @@ from foreload.workers.crew import PoolOwner
 from foreload.workers.messages import Result
 from foreload.workers.pool import W, WorkerPool
 
-__all__ = ["PooledEpoch", "listed", "shown"]
+__all__ = ["PooledEpoch"]
 
 
 class PooledEpoch(Epoch, Generic[W]):
@@ -63,7 +62,7 @@ class PooledEpoch(Epoch, Generic[W]):
 
     @property
     def _is_current(self) -> bool:
-        """Whether the workers are there, and at this epoch; it stays so while one has the pool's ``dealing``."""
+        """Whether the workers are there, and at this epoch; it stays so while one has the pool's ``assigning``."""
         return not self._pool.closed and self._pool.first == self._first
 
     def _check_pool(self) -> None:
@@ -174,14 +173,3 @@ def _take_batch(result: Result, lane: Any, number: int, pin_device: str | None) 
         return result.batch()
     with _native.Work(lane, number), _native.Measure(Stage.batch, 0):
         return pinned(result.batch(), pin_device)
-
-
-def listed(indices: Any) -> Any:
-    """Return the indices of a batch without NumPy: an array of them as a list, others as they are."""
-    return indices.tolist() if isinstance(indices, np.ndarray) else indices
-
-
-def shown(indices: Any) -> str:
-    """Return the indices of a batch for a message."""
-    text = repr(listed(indices))
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
 
-from foreload.batch.assembly import count
+from foreload.batch.assembly import count, listed, shown
 from foreload.epochs.base import EpochSpec
 from foreload.epochs.depth import Idleness
-from foreload.epochs.pooled import PooledEpoch, listed, shown
+from foreload.epochs.pooled import PooledEpoch
 from foreload.epochs.progress import warn_of_length
 from foreload.errors import warn_user
 from foreload.order.own_state import has_state
@@ -35,10 +35,10 @@ _LONG_WAIT_SECONDS = 1e-3
 
 
 class ProcessEpoch(PooledEpoch[W]):
-    """Deals batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
+    """Assigns batches to worker processes in turn, ``prefetch_factor`` each, as torch does.
 
     A batch that takes long holds up the loop, since batches come in order, and then all other workers, once they
-    have made theirs. If the depth is left to the loader, more are dealt when that costs much of their time.
+    have made theirs. If the depth is left to the loader, more are assigned when that costs much of their time.
 
     Args:
         spec: the loader as the epoch sees it.
@@ -171,14 +171,14 @@ class ProcessEpoch(PooledEpoch[W]):
         return number - self._first - self._num_dropped
 
     def _ask_ahead(self, count: int) -> None:
-        """Deal up to ``count`` batches that the loop has not requested yet."""
+        """Assign up to ``count`` batches that the loop has not requested yet."""
         for _ in range(count):
             self._ask()
 
     def _ask(self) -> None:
-        """Deal the next batch to the worker whose turn it is."""
-        with self._pool.dealing:
-            if not self._may_deal:
+        """Assign the next batch to the worker whose turn it is."""
+        with self._pool.assigning:
+            if not self._may_assign:
                 return
             try:
                 indices = None if self._is_stream else self._draw()
@@ -190,14 +190,14 @@ class ProcessEpoch(PooledEpoch[W]):
                     raise  # early, as torch does
                 self._sampler_error = error
             else:
-                self._deal(indices)
+                self._assign(indices)
 
     @property
-    def _may_deal(self) -> bool:
+    def _may_assign(self) -> bool:
         return self._is_current and any(self._active)
 
-    def _deal(self, indices: Any) -> int:
-        """Deal a batch, and return the number of the job; call it with the pool's ``dealing``."""
+    def _assign(self, indices: Any) -> int:
+        """Assign a batch, and return the number of the job; call it with the pool's ``assigning``."""
         share = -(-self._depth // sum(self._active))  # rounded up: one of them has less
         for turn in self._turns:
             worker = self._pool.workers[turn]
@@ -252,7 +252,7 @@ class ProcessEpoch(PooledEpoch[W]):
         return number if number in self._answers else None
 
     def _deepen(self, idleness: Idleness, result: Result, waited: float) -> None:
-        """Deal one batch more to each worker if some had nothing to do while the loop waited for this result."""
+        """Assign one batch more to each worker if some had nothing to do while the loop waited for this result."""
         self._receive([worker for worker in self._pool.workers if worker.asked], 0)
         self._check_open()
         idle = [min(waited, worker.idle_seconds()) for worker in self._pool.workers]
@@ -276,7 +276,7 @@ class ProcessEpoch(PooledEpoch[W]):
         if not is_found:
             return is_found is not None
         found = self._pool.found
-        with self._pool.dealing:  # so that no other epoch begins meanwhile
+        with self._pool.assigning:  # so that no other epoch begins meanwhile
             while found and self._is_current:
                 self._pool.is_late = False
                 message = found[0]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from foreload.batch.assembly import count
+from foreload.batch.assembly import count, shown
 from foreload.epochs.base import EpochSpec
-from foreload.epochs.pooled import PooledEpoch, shown
+from foreload.epochs.pooled import PooledEpoch
 from foreload.workers.crew import Crew, PoolOwner
 from foreload.workers.messages import Begin, Result
 from foreload.workers.ray.pool import RayPool
@@ -102,7 +102,7 @@ class RayEpoch(PooledEpoch[RayWorker]):
 
     def _fill(self) -> None:
         """Draw as many batches as may be in the making, and give them to workers that have begun the epoch."""
-        with self._pool.dealing:
+        with self._pool.assigning:
             if not self._is_current:
                 return
             ready = [worker for worker in self._pool.workers if worker.is_ready]
@@ -146,7 +146,7 @@ class RayEpoch(PooledEpoch[RayWorker]):
         if is_found is None:
             raise RuntimeError(self._note_late(wanted))
         self._pool.is_late = False
-        with pool.dealing:
+        with pool.assigning:
             while pool.found and self._is_current:
                 message = pool.found[0]
                 self._take_in(*message)
@@ -168,7 +168,7 @@ class RayEpoch(PooledEpoch[RayWorker]):
 
     def _grow(self) -> None:
         """Start one more worker if all have something to do; it waits for its turn where the cluster is full."""
-        with self._pool.dealing:
+        with self._pool.assigning:
             if self._grows and all(worker.is_ready and worker.asked for worker in self._pool.workers):
                 self._pool.grow().tell(self._begin)
                 self._crew.set_count(len(self._pool.workers))

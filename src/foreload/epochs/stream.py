@@ -19,7 +19,7 @@ from foreload.batch.generators.stream import StreamGenerators
 from foreload.batch.generators.threads import seed_own_generators, with_own_generators
 from foreload.batch.spec import BatchSpec
 from foreload.batch.stream import StreamBatches
-from foreload.batch.worker_progress import BEGUN, Progress, is_due
+from foreload.batch.worker_progress import BEGUN, WorkerProgress, is_due
 from foreload.cache.serialize import copied_as_sent, copied_exactly
 from foreload.epochs.base import Epoch, EpochSpec
 from foreload.epochs.progress import warn_of_length
@@ -63,7 +63,7 @@ class _Worker:
         progress: how far the stream was read before.
     """
 
-    def __init__(self, task: _WorkerTask, ahead: int, progress: Progress) -> None:
+    def __init__(self, task: _WorkerTask, ahead: int, progress: WorkerProgress) -> None:
         self.number = task.worker
         self.lane = task.lane
         self.batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -81,7 +81,7 @@ class _Worker:
         )
         self.thread.start()
 
-    def _work(self, task: _WorkerTask, progress: Progress) -> None:
+    def _work(self, task: _WorkerTask, progress: WorkerProgress) -> None:
         try:
             task.identity.assume(task.worker, task.dataset)
             key = partial(seed_own_generators, task.key, task.worker)
@@ -132,7 +132,7 @@ class _Unheard:
         numbers: the workers' numbers, for the cursor.
     """
 
-    def __init__(self, workers: list[_Worker], streams: dict[int, Progress], numbers: set[int]) -> None:
+    def __init__(self, workers: list[_Worker], streams: dict[int, WorkerProgress], numbers: set[int]) -> None:
         self.workers = list(workers)
         self._streams = streams
         self._numbers = numbers
@@ -148,7 +148,7 @@ class _Unheard:
                 if worker not in self.workers:
                     continue  # another thread has heard it
                 if worker.state is not None and "dataset" in worker.state:
-                    self._streams[worker.number] = Progress(0, worker.state)
+                    self._streams[worker.number] = WorkerProgress(0, worker.state)
                 self._numbers.discard(worker.number)
                 self.workers.remove(worker)
         return True

@@ -16,7 +16,7 @@ from foreload.export.failures import Failures
 from foreload.export.history import History, Totals, replace, steady_time
 from foreload.record.spans import Stage
 
-__all__ = ["FORMAT", "PublishedLoader", "document", "snapshot"]
+__all__ = ["FORMAT", "PublishedLoader", "current_document", "document"]
 
 # Version of the document; readers must know it.
 FORMAT = 1
@@ -44,13 +44,13 @@ def document(loaders: Iterable[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def snapshot(loaders: Iterable[tuple[int, str | None, Any]]) -> dict[str, Any]:
+def current_document(loaders: Iterable[tuple[int, str | None, Any]]) -> dict[str, Any]:
     """Return the document about loaders that have no history.
 
     Args:
         loaders: of each its number, its name (None: the class of its dataset) and itself.
 
-    >>> snapshot([])["loaders"]
+    >>> current_document([])["loaders"]
     []
     """
     return document(PublishedLoader(number, name).describe(loader) for number, name, loader in loaders)

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from foreload.epochs.loader.own_options import WithOwnOptions
-from foreload.export.document import FORMAT, PublishedLoader, document, snapshot
+from foreload.export.document import FORMAT, PublishedLoader, current_document, document
 
-__all__ = ["FORMAT", "publish", "renew", "runtime_folder", "snapshot"]
+__all__ = ["FORMAT", "current_document", "publish", "renew", "runtime_folder"]
 
 L = TypeVar("L")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from foreload._libraries import tracker_descriptor
 
 __all__ = ["READS_ON", "Positions", "cut_connections", "own_positions"]
 
@@ -57,8 +58,7 @@ def cut_connections(*kept: int) -> None:
     What a fork reads from a connection is lost for its parent, and what it writes confuses the other side.
     """
     # Many processes tell a tracker what they make.
-    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
-    kept = (*kept, getattr(tracker, "_fd", None) or -1)
+    kept = (*kept, tracker_descriptor() or -1)
     if not _FOLDER.exists():
         return
     nothing = os.open(_FOLDER, os.O_PATH | os.O_CLOEXEC)

@@ -16,10 +16,14 @@ from foreload.forks.descriptors import own_positions
 from foreload.forks.generator import free_generator
 from foreload.machine import open_process
 
-__all__ = ["Fork", "end_fork", "forked", "forking", "start_fork"]
+__all__ = ["Fork", "call_in_forks", "end_fork", "forked", "forking", "start_fork"]
 
 # Seconds for a fork to end by itself when nobody reads from it any more, as torch gives its workers.
 _END_SECONDS = 5.0
+
+
+# What each fork calls before it runs its function.
+_called_first: list[Callable[[], None]] = []
 
 
 class Fork(NamedTuple):
@@ -32,6 +36,11 @@ class Fork(NamedTuple):
 
     process: int
     pipe: int
+
+
+def call_in_forks(function: Callable[[], None]) -> None:
+    """Have each later fork call a function first, so that what it does is nothing to processes beside it."""
+    _called_first.append(function)
 
 
 @contextmanager
@@ -129,7 +138,7 @@ def _run(run: Callable[[int], None], into: int) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    if "foreload.cache.opt" in sys.modules:  # whose import takes a while, and without which there are no stores
-        sys.modules["foreload.cache.opt"].leave_stores()
+    for function in _called_first:
+        function()
     own_positions(with_output=True)
     run(into)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload._torch import registered_reducers
+from foreload._libraries import registered_reducers
 from foreload.nested.constants import FILE_OF_MAP
 from foreload.nested.containers import attributes, has_own_rules, is_image, reduced
 from foreload.nested.memory import Memory, is_packed, is_spread_out, span_of

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload._torch import global_random, global_random_state
+from foreload._libraries import global_random, global_random_state
 from foreload.order.samplers import nested_samplers
 
 __all__ = [

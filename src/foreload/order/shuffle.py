@@ -22,7 +22,7 @@ from foreload._torch import draw_seed
 from foreload.checks import Array, Indices, check_int, check_seed, check_state_int
 from foreload.order.ranks import present_rank
 
-__all__ = ["Reading", "Shuffled", "ShuffledState", "ShuffledStream", "Source", "order_of"]
+__all__ = ["ReaderSpec", "Shuffled", "ShuffledState", "ShuffledStream", "Source", "order_of"]
 
 _UINT64_MAX = (1 << 64) - 1
 _UINT32_MAX = (1 << 32) - 1
@@ -32,7 +32,7 @@ _NUM_DRAWN = 1024
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReaderSpec:
     """A reader, and what its order depends on.
 
     Attributes:
@@ -80,7 +80,7 @@ class Source(Protocol):
         """Go on from where ``state`` was taken; return the numbers and samples of these names, read again."""
 
 
-def order_of(reading: Reading, count: int) -> Indices:
+def order_of(reading: ReaderSpec, count: int) -> Indices:
     """Return the order of ``count`` parts (int64): random by (seed, epoch), or as they are."""
     order = np.arange(count, dtype=np.int64)
     if reading.shuffle and count:
@@ -115,7 +115,7 @@ class Shuffled(Iterator[Any]):
         reading: the reader.
     """
 
-    def __init__(self, open_source: Callable[[Reading], Source], reading: Reading) -> None:
+    def __init__(self, open_source: Callable[[ReaderSpec], Source], reading: ReaderSpec) -> None:
         self._open = open_source
         self._reading = reading
         self._source = open_source(reading)
@@ -293,7 +293,7 @@ class ShuffledStream(IterableDataset[Any]):
     def _ranks(self) -> tuple[int, int]:
         return present_rank() if self._replicas is None else self._replicas
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> ReaderSpec:
         rank, ranks = self._ranks()
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
@@ -302,9 +302,9 @@ class ShuffledStream(IterableDataset[Any]):
             seed = 0
         elif seed is None:
             seed = draw_seed() if info is None else info.seed - info.id
-        return Reading(seed & _UINT64_MAX, self.epoch, rank, ranks, worker, workers, self.buffer, self.shuffle)
+        return ReaderSpec(seed & _UINT64_MAX, self.epoch, rank, ranks, worker, workers, self.buffer, self.shuffle)
 
-    def _open(self, reading: Reading) -> Source:
+    def _open(self, reading: ReaderSpec) -> Source:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from foreload.machine import granted_cores
 
-__all__ = ["Progress", "track", "track_threads"]
+__all__ = ["ProgressBar", "track", "track_threads"]
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -32,7 +32,7 @@ _shown = threading.Lock()
 
 
 def track(items: Iterable[T], what: str, *, total: int, after: float = 0) -> Generator[T, None, None]:
-    """Iterate over ``items``, and show how many of ``total`` are done in a :class:`Progress`.
+    """Iterate over ``items``, and show how many of ``total`` are done in a :class:`ProgressBar`.
 
     The bar goes with the iterator. A ``for`` loop lets go of it however it ends; a comprehension or a variable
     does not while its frame is kept, as that of an exception is: close the iterator there.
@@ -40,7 +40,7 @@ def track(items: Iterable[T], what: str, *, total: int, after: float = 0) -> Gen
     >>> list(track([1, 2], "counting", total=2))
     [1, 2]
     """
-    with Progress(what, total, after=after) as progress:
+    with ProgressBar(what, total, after=after) as progress:
         for item in items:
             yield item
             progress.advance()
@@ -63,7 +63,7 @@ def track_threads(
         pool.shutdown(cancel_futures=True)
 
 
-class Progress:
+class ProgressBar:
     """Progress bar for the length of a ``with`` block: the work done, its pace, and the time left.
 
     It is shown on standard error if that is a terminal, or below the cell of a notebook; nowhere else, and not in
@@ -74,7 +74,7 @@ class Progress:
         total: the number of steps.
         after: seconds before anything is shown.
 
-    >>> with Progress("packing", 3) as progress:
+    >>> with ProgressBar("packing", 3) as progress:
     ...     progress.advance(2)
     ...     progress.advance()
     """

@@ -114,7 +114,7 @@ class Server:
             elif request["do"] == "head":
                 answer["result"] = await self._retried(request["url"], head)
             else:
-                answer["result"] = await self._retried(request["url"], list_below)
+                answer["result"] = await self._retried(request["url"], list_objects)
         except BaseException as error:  # a panic of the library, too: the other end waits for an answer
             answer["error"] = describe(error)
         body = json.dumps(answer).encode()
@@ -269,7 +269,7 @@ async def head(store: Any, path: str, heard: Callable[[], float]) -> Any:
     return {"size": found["size"], "tag": tag_of(found)}
 
 
-async def list_below(store: Any, path: str, heard: Callable[[], float]) -> Any:
+async def list_objects(store: Any, path: str, heard: Callable[[], float]) -> Any:
     """List the files below a path."""
     found = []
     async for chunk in obstore.list(store, path):

@@ -15,7 +15,7 @@ from foreload.machine import available_memory, granted_cores
 from foreload.record.units import quantity, workers
 from foreload.record.usage import tree_bytes
 from foreload.tune.costs import Costs, busy_share
-from foreload.tune.interval import Observed, Reading, between
+from foreload.tune.interval import CounterReading, Observed, between
 from foreload.tune.predict import predict
 from foreload.tune.trials import Trial, Trials
 
@@ -47,7 +47,7 @@ class Retuner:
         self.changes = changes
         self._workers: Trials[int] | None = None
         self._reserve: Trials[int] | None = None
-        self._began: Reading | None = None
+        self._began: CounterReading | None = None
         self._epochs = 0  # since then
 
     def begin(self, observed: Observed, budget: MemoryBudget, prefetch_factor: int | None) -> int:
@@ -67,7 +67,7 @@ class Retuner:
         by_processes = observed.kind == "processes"
         if since is not None and observed.recorder.seconds - since.seconds < _MIN_SECONDS:
             return observed.count
-        reading = Reading.of(observed.recorder, processes=by_processes)
+        reading = CounterReading.of(observed.recorder, processes=by_processes)
         epochs, self._epochs = self._epochs, 0
         if since is None:
             self._began = reading

@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import Fills
+from foreload.dataset_state.probes.fills import Fills
 from foreload.options import WorkerKind
 from foreload.tune.workload import Workload
 
 __all__ = [
     "MAX_THREADS",
+    "MEMORY_SHARE",
+    "TINY_SAMPLE_SECONDS",
     "Candidate",
     "Measurement",
     "Rates",
     "candidates_of",
-    "look_seconds",
+    "estimated_rate",
     "never_pays",
-    "seconds_by_processes",
+    "probe_seconds",
 ]
 
 # The kind and number of workers; none: the thread of the loop.
@@ -27,6 +29,12 @@ Candidate = tuple[WorkerKind, int]
 
 # Samples per second of each.
 Rates = dict[Candidate, float]
+
+# The part of the memory that unfinished batches may take, and that all candidates may take together.
+MEMORY_SHARE = 0.25
+
+# A sample that takes less may cost less to load than to hand over.
+TINY_SAMPLE_SECONDS = 2e-5
 
 # Threads that only wait take no core, so there may be many of them.
 MAX_THREADS = 32
@@ -39,6 +47,9 @@ _HANDOVER_SECONDS, _HANDOVER_SECONDS_PER_BYTE = 2e-6, 1.5e-10
 
 # What a process, and the loop, take of a core to hand a batch over, waking up included.
 _BATCH_SECONDS = 2e-4
+
+# An estimate of the time until forked processes have begun.
+_START_SECONDS = 0.04
 
 
 @dataclass(frozen=True)
@@ -82,29 +93,29 @@ def candidates_of(work: Workload, cores: int, seconds: float, busy: float) -> li
     return candidates
 
 
-def look_seconds(work: Workload) -> float:
-    """Return what it takes for each sample to look, before each batch, whether the loop has changed the dataset.
+def probe_seconds(work: Workload) -> float:
+    """Return what it takes for each sample to probe, before each batch, whether the loop has changed the dataset.
 
     The loop does so where processes load from copies of that, and each process, whether loading has.
     """
     if not work.watched:
         return 0.0
-    held, looks = CopiedState(*work.watched), []
+    held, probes = CopiedState(*work.watched), []
     for _ in range(3):
         began = time.perf_counter()
         held.changed()
-        looks.append(time.perf_counter() - began)
-    return min(looks) / (work.batch_size or 1)
+        probes.append(time.perf_counter() - began)
+    return min(probes) / (work.batch_size or 1)
 
 
 def never_pays(work: Workload, cores: int, seconds: float, busy: float) -> bool:
     """Whether processes take longer for a sample than the calling thread, however long the epoch."""
     if "threads" in work.kinds or "processes" not in work.kinds:
         return False
-    return seconds_by_processes(work, cores, seconds, busy, per_byte=0.0)[-1] >= seconds
+    return _seconds_by_processes(work, cores, seconds, busy, per_byte=0.0)[-1] >= seconds
 
 
-def seconds_by_processes(
+def _seconds_by_processes(
     work: Workload, cores: int, seconds: float, busy: float, per_byte: float = _HANDOVER_SECONDS_PER_BYTE
 ) -> tuple[Candidate, float, float]:
     """Return which processes would load, the bytes of a sample, and an estimate of the seconds that one takes."""
@@ -113,7 +124,22 @@ def seconds_by_processes(
     handover, taking = by_bytes if work.sending is None else (work.sending.sent, work.sending.taken)
     candidate = candidates_of(work, cores, seconds, busy)[-1]
     each = _BATCH_SECONDS / (work.batch_size or 1)
-    look = look_seconds(work)
-    loop, handover = each + taking + look, handover + each + look
+    probe = probe_seconds(work)
+    loop, handover = each + taking + probe, handover + each + probe
     at_least = max((seconds + handover) / candidate[1], loop)
     return candidate, sample, max(at_least, (busy + handover + loop) / cores)
+
+
+def estimated_rate(
+    work: Workload, cores: int, seconds: float, busy: float, share: float
+) -> tuple[Candidate, float, float] | None:
+    """Return the processes that make an epoch as short as a share of the calling thread's time, with estimates.
+
+    The estimates are the bytes of a sample, and the samples per second. None: there are no such processes.
+    """
+    size = len(work.view)
+    if "threads" in work.kinds or "processes" not in work.kinds or size * seconds * share < _START_SECONDS:
+        return None
+    candidate, sample, by_processes = _seconds_by_processes(work, cores, seconds, busy)
+    epoch = _START_SECONDS + size * by_processes
+    return (candidate, sample, size / epoch) if epoch < share * size * seconds else None

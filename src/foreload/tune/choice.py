@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from foreload.dataset_state.looks.fills import Fills
+from foreload.dataset_state.probes.fills import Fills
 from foreload.options import WorkerKind
 
 __all__ = ["Choice"]

@@ -13,14 +13,9 @@ from dataclasses import replace
 
 from foreload.machine import granted_cores, granted_memory
 from foreload.record.units import workers
-from foreload.tune.candidates import MAX_THREADS, Measurement
+from foreload.tune.candidates import MAX_THREADS, MEMORY_SHARE, TINY_SAMPLE_SECONDS, Measurement
 from foreload.tune.choice import Choice
-from foreload.tune.measure import (
-    MEMORY_SHARE,
-    TINY_SAMPLE_SECONDS,
-    TOO_LONG,
-    measure_workers,
-)
+from foreload.tune.measure import TOO_LONG, measure_workers
 from foreload.tune.workload import Workload
 
 __all__ = ["choose_workers", "remote_threads"]

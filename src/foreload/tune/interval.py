@@ -14,7 +14,7 @@ from foreload.record.recorder import Recorder
 from foreload.record.spans import Stage
 from foreload.record.usage import children_seconds
 
-__all__ = ["Observed", "Reading", "between"]
+__all__ = ["CounterReading", "Observed", "between"]
 
 
 class CacheStats(Protocol):
@@ -42,7 +42,7 @@ class Observed:
     cache: CacheStats | None = None
 
 
-class Reading(NamedTuple):
+class CounterReading(NamedTuple):
     """The counters of a recorder at one moment.
 
     Attributes:
@@ -64,7 +64,7 @@ class Reading(NamedTuple):
     queued: float
 
     @classmethod
-    def of(cls, recorder: Recorder, *, processes: bool = False) -> Reading:
+    def of(cls, recorder: Recorder, *, processes: bool = False) -> CounterReading:
         """Take a reading; with ``processes``, their CPU seconds count too, which takes a millisecond."""
         totals = np.array([lane.native.totals() for lane in list(recorder.spans.lanes)], np.int64)
         cpu = time.process_time()
@@ -89,7 +89,7 @@ class Reading(NamedTuple):
         return float(self.sums["wait"] + self.sums["loop"]) * 1e-9
 
 
-def between(observed: Observed, before: Reading, after: Reading, depth: int) -> dict[str, Any]:
+def between(observed: Observed, before: CounterReading, after: CounterReading, depth: int) -> dict[str, Any]:
     """Return the figures between two readings, like :class:`~foreload.record.stats.Stats`.
 
     Only those are there that :mod:`foreload.tune.costs` needs.

@@ -22,7 +22,7 @@ from typing import Any
 from foreload.cache.serialize import flatten
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import StateWatch
-from foreload.dataset_state.looks.fills import opens
+from foreload.dataset_state.probes.fills import opens
 from foreload.dataset_state.shared import why_not_measured
 from foreload.forks.descriptors import Positions, cut_connections
 from foreload.forks.fork import forked
@@ -31,13 +31,15 @@ from foreload.forks.unshare import unshare
 from foreload.machine import granted_memory
 from foreload.record.units import workers
 from foreload.tune.candidates import (
+    MEMORY_SHARE,
+    TINY_SAMPLE_SECONDS,
     Candidate,
     Measurement,
     Rates,
     candidates_of,
-    look_seconds,
+    estimated_rate,
     never_pays,
-    seconds_by_processes,
+    probe_seconds,
 )
 from foreload.tune.sample_cost import (
     MIN_EPOCH_SECONDS,
@@ -51,13 +53,7 @@ from foreload.tune.sample_cost import (
 )
 from foreload.tune.workload import NotWanted, Turns, Workload
 
-__all__ = ["MEMORY_SHARE", "TINY_SAMPLE_SECONDS", "TOO_LONG", "measure_workers"]
-
-# The part of the memory that unfinished batches may take, and that all candidates may take together.
-MEMORY_SHARE = 0.25
-
-# A sample that takes less may cost less to load than to hand over.
-TINY_SAMPLE_SECONDS = 2e-5
+__all__ = ["TOO_LONG", "measure_workers"]
 
 # The trouble if time was up.
 TOO_LONG = "they took too long"
@@ -80,9 +76,7 @@ _MIN_GLANCED_SECONDS = 0.1
 # If a sample takes longer, none are loaded again where loading opens something, to see whether they are the same.
 _MAX_COMMON_SECONDS = 0.25
 
-# An estimate: until forked processes have begun; and the part of the calling thread's time that an epoch may take
-# for processes to be chosen, and for that to be clear.
-_START_SECONDS = 0.04
+# The part of the calling thread's time that an epoch takes for processes to be chosen, and for that to be clear.
 _MAX_SHARE, _CLEAR_SHARE = 0.85, 0.7
 
 # The time after which no other round of turns begins, and after which the parent goes on.
@@ -97,18 +91,12 @@ _BATCH_SECONDS = 0.005
 # Two unfinished batches, and the samples of both.
 _BATCHES_PER_WORKER = 4
 
-
 # Measures something in a fork: yields names and values.
 _Measure = Callable[[Workload], Iterator[tuple[Any, Any]]]
 
 
 def measure_workers(work: Workload, cores: int) -> Measurement:
-    """Measure the candidates in a fork.
-
-    Args:
-        work: what they load.
-        cores: the cores that they may use.
-    """
+    """Measure the candidates, which may use these cores, in a fork."""
     measured = _in_fork(work, partial(_measure, cores=cores))
     if measured.state or not measured.fills:
         return measured
@@ -231,6 +219,22 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
     if size * seconds < _MIN_GLANCED_SECONDS:
         yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
         return
+
+    def changed() -> str:
+        watch.compare()
+        return state or why_changed(watch, asked, positions)
+
+    yield from _compared(work, cores, (seconds, busy), changed, began)
+
+
+def _compared(
+    work: Workload, cores: int, cost: tuple[float, float], changed: Callable[[], str], began: float
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the rates of candidates, or estimates in short epochs; a sample costs seconds, busy ones among them.
+
+    ``changed`` returns why processes might load other samples than the calling thread, once it has loaded some.
+    """
+    size, (seconds, busy) = len(work.view), cost
     batch = 1 if work.batch_size is None else max(1, min(work.batch_size, int(_BATCH_SECONDS / seconds)))
     alone = Turns(work, "threads", 0, batch)
     if size * seconds < MIN_EPOCH_SECONDS or seconds < TINY_SAMPLE_SECONDS:
@@ -242,8 +246,7 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
             yield from _estimated(work, cores, seconds, busy, _MAX_SHARE)
             return
     yield ("threads", 0), alone.rate()
-    watch.look()
-    if state := state or why_changed(watch, asked, positions):
+    if state := changed():
         yield _STATE, state
         if "threads" not in work.kinds:
             return
@@ -256,12 +259,12 @@ def _measure(work: Workload, cores: int) -> Iterator[tuple[Any, Any]]:
         yield from estimated
         if estimated or is_short:
             return
-    look = look_seconds(work)
+    probe = probe_seconds(work)
     checked = 0.0 if work.sending is None else work.sending.checked
     for name, value in _in_turns(work, candidates_of(work, cores, seconds, busy), batch, alone, began):
         by_processes = isinstance(name, tuple) and name[0] == "processes"
         # No trial worker looks at its copy of the dataset or at its batches, nor does the loop at the dataset.
-        yield name, 1 / max(1 / value + (2 * look + checked) / cores, look) if by_processes else value
+        yield name, 1 / max(1 / value + (2 * probe + checked) / cores, probe) if by_processes else value
 
 
 def _made(work: Workload, held: CopiedState, seconds: float) -> Generator[tuple[Any, Any], None, str]:
@@ -325,15 +328,9 @@ def _in_turns(
 
 def _estimated(work: Workload, cores: int, seconds: float, busy: float, share: float) -> Iterator[tuple[Any, Any]]:
     """Estimate what processes load, if they make an epoch as short as this share of what one thread takes."""
-    size = len(work.view)
-    if "threads" in work.kinds or "processes" not in work.kinds or size * seconds * share < _START_SECONDS:
-        return
-    (kind, number), sample, by_processes = seconds_by_processes(work, cores, seconds, busy)
-    epoch = _START_SECONDS + size * by_processes
-    if epoch < share * size * seconds:
-        yield _SAMPLE_BYTES, sample
-        yield _IS_ESTIMATED, True
-        yield (kind, number), size / epoch
+    if (estimate := estimated_rate(work, cores, seconds, busy, share)) is not None:
+        candidate, sample, rate = estimate
+        yield from ((_SAMPLE_BYTES, sample), (_IS_ESTIMATED, True), (candidate, rate))
 
 
 def _one_by_one(

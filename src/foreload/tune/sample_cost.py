@@ -17,7 +17,7 @@ from foreload.cache.serialize import flatten, flatten_exactly, restore
 from foreload.dataset_state.copied import CopiedState
 from foreload.dataset_state.digest import CHANGES, StateWatch
 from foreload.dataset_state.given import find_held, find_reference
-from foreload.dataset_state.looks.fills import Fills, content_of
+from foreload.dataset_state.probes.fills import Fills, content_of
 from foreload.dataset_state.sealed import UNTOLD, find_sealed
 from foreload.dataset_state.walk import find_open_file
 from foreload.forks.descriptors import READS_ON, Positions
@@ -82,7 +82,7 @@ def sample_cost(
     one = first[-1]
     reasons += _why_not_sent(work, first, [kept])
     done = 1
-    watch.look()
+    watch.compare()
     if taken + one <= SLOW_SECONDS:
         one = _timed(collate, [dataset[0]])[1]
     if taken <= SLOW_SECONDS:
@@ -107,7 +107,7 @@ def sample_cost(
     most = max(2, min(work.batch_size or 1, int(SLOW_SECONDS / max(one, 1e-6))))
     several: list[Any] = [*_collating(collate, kept[:most], one, work.batch_size or 1)]
     collating = several[-1]
-    watch.look()
+    watch.compare()
     reasons += _why_not_sent(work, several, [first, kept])
     is_sent = work.collate is not None and "threads" not in work.kinds and not reasons
     sending = _sending(first, several, len(kept[:most])) if is_sent else None

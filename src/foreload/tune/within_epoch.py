@@ -14,7 +14,7 @@ from foreload.nested import tensors
 from foreload.record.units import percent, quantity
 from foreload.tune.costs import WORK, Costs, make_servers
 from foreload.tune.gil import LOCK_FULL
-from foreload.tune.interval import Observed, Reading, between
+from foreload.tune.interval import CounterReading, Observed, between
 from foreload.tune.trials import Trial, Trials
 
 __all__ = ["Setting", "Tuner", "most_ahead"]
@@ -116,7 +116,7 @@ class Tuner:
         self.may_be_alone = False
         self._why = ""
         self._batch = 0  # bytes of the largest batch
-        self._began: Reading | None = None  # with the present setting
+        self._began: CounterReading | None = None  # with the present setting
         self._since: tuple[int, float] | None = None  # samples and seconds when the window began
         self._batches = 0  # of the window
 
@@ -174,7 +174,7 @@ class Tuner:
     def _start(self, observed: Observed, samples: int, seconds: float) -> int:
         self._since, self._batches = (samples, seconds), 0
         if not self.trials.frozen:
-            self._began = Reading.of(observed.recorder)
+            self._began = CounterReading.of(observed.recorder)
         return self._fewest
 
     @property
@@ -187,7 +187,7 @@ class Tuner:
     ) -> tuple[Setting, float | None] | None:
         """Return the best setting by the model, and the gain in pace that it predicts."""
         assert self._began is not None
-        stats = between(observed, self._began, Reading.of(observed.recorder), setting.depth)
+        stats = between(observed, self._began, CounterReading.of(observed.recorder), setting.depth)
         if self.may_be_alone and _ALONE not in tried and (why := _why_alone(stats)) is not None:
             self._why = why
             return _ALONE, None  # what it saves, no stage tells

@@ -18,7 +18,7 @@ from foreload.threads import are_over
 from foreload.tune.choice import Choice
 from foreload.workers.comparison import Comparison
 from foreload.workers.copies import own_copy
-from foreload.workers.selection import Trial, is_outdated, is_selected, select_workers, sent_parts
+from foreload.workers.selection import TrialLoading, is_outdated, is_selected, select_workers, sent_parts
 from foreload.workers.spec import CopyWatch, CrewSpec, Workers
 from foreload.workers.start.method import start_method
 from foreload.workers.threads import ThreadPool
@@ -128,7 +128,7 @@ class Crew:
         if (resized := self._resized()) is not None:
             resized(count)
 
-    def choose(self, spec: CrewSpec, trial: Trial, *, may_measure: bool = True) -> None:
+    def choose(self, spec: CrewSpec, trial: TrialLoading, *, may_measure: bool = True) -> None:
         """Choose the workers once, before they are first needed, if the choice is left to the loader.
 
         Args:

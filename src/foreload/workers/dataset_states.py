@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from foreload.batch.worker_progress import BEGUN, Progress
+from foreload.batch.worker_progress import BEGUN, WorkerProgress
 from foreload.workers.messages import Begin, Result
 
 __all__ = ["DatasetStates"]
@@ -31,7 +31,7 @@ class DatasetStates:
         self,
         begin: Begin,
         count: int,
-        streams: dict[int, Progress],
+        streams: dict[int, WorkerProgress],
         before: DatasetStates | None = None,
         left: dict[int, list[Any]] | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class DatasetStates:
             return
         self.unheard.discard(worker)
         if result.state is not None and "dataset" in result.state:
-            self.progress[worker] = self._streams[worker] = Progress(0, result.state)
+            self.progress[worker] = self._streams[worker] = WorkerProgress(0, result.state)
 
     def advance(self, worker: int, number: int, state: Any, indices: Any) -> None:
         """Note a batch of a worker, with the state after it if that was taken.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foreload.batch.failure import EmptyBatch, PickledError, SampleError, unpickle_error
-from foreload.batch.worker_progress import BEGUN, Progress
+from foreload.batch.worker_progress import BEGUN, WorkerProgress
 from foreload.cache.serialize import restore
 from foreload.order.own_state import UntakenState
 from foreload.workers.processes.slots import NOTHING_RETURNED, Returned
@@ -38,7 +38,7 @@ class Begin:
     key: tuple[int, int]
     arrays: bool
     first: int = 0
-    progress: Progress = BEGUN
+    progress: WorkerProgress = BEGUN
     again: bool = False
     snapshots: int | None = None
     batch_size: int | None = None

@@ -10,7 +10,7 @@ from foreload.batch.buffers import Buffers
 from foreload.cache.view import has_two_stages
 from foreload.cache.wrappers import parts_of, root_of
 from foreload.checks import held
-from foreload.dataset_state.between_epochs.look import BetweenEpochs
+from foreload.dataset_state.between_epochs.probe import BetweenEpochs
 from foreload.errors import warn_user
 from foreload.protocol import NativeBatches
 

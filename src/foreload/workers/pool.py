@@ -104,7 +104,7 @@ class WorkerPool(ABC, Generic[W]):
     Attributes:
         workers: the workers, by number; those that have been lost are replaced.
         found: what they have answered, until the present epoch has taken it in: an interrupt loses nothing.
-        dealing: a lock for what follows: epochs of several threads may use the pool one after the other.
+        assigning: a lock for what follows: epochs of several threads may use the pool one after the other.
         next_number: the number of the next job.
         first: the first job of the present epoch.
         is_late: whether the loop has waited in vain for a worker, which may be stuck: its end is not waited for.
@@ -119,7 +119,7 @@ class WorkerPool(ABC, Generic[W]):
         self._has_ended = False
         self._waiting = threading.RLock()
         self.found: Answers[W] = deque()
-        self.dealing = threading.RLock()
+        self.assigning = threading.RLock()
         self.next_number = 0
         self.first = 0
         self.is_late = self.has_failed = False
@@ -134,7 +134,7 @@ class WorkerPool(ABC, Generic[W]):
 
     def begin(self) -> int:
         """Begin an epoch; return the number of its first job."""
-        with self.dealing:
+        with self.assigning:
             self.first = self.next_number
         self.wake()
         return self.first

@@ -22,12 +22,12 @@ from foreload.batch.collate import is_default_collate
 from foreload.batch.columns import ColumnAssembly
 from foreload.batch.spec import BatchSpec
 from foreload.cache.view import holds_values
-from foreload.cache.wrappers import is_remote
+from foreload.cache.wrappers import has_remote_samples
 from foreload.checks import known_length
 from foreload.dataset_state.digest import made_of
 from foreload.datasets.native import native_assembly
 from foreload.errors import warn_user
-from foreload.imports import uncollected
+from foreload.forks.garbage import uncollected
 from foreload.machine import granted_cores
 from foreload.options import WorkerKind
 from foreload.protocol import Assembly
@@ -36,7 +36,7 @@ from foreload.workers.spec import CrewSpec
 from foreload.workers.start.method import start_method, why_not_started
 from foreload.workers.thread_safety import find_user_code, is_declared
 
-__all__ = ["Trial", "is_outdated", "is_selected", "select_workers", "sent_parts", "watched_parts"]
+__all__ = ["TrialLoading", "is_outdated", "is_selected", "select_workers", "sent_parts", "watched_parts"]
 
 # An epoch must take this long in one thread for processes to be worth starting by other methods than a fork.
 _MIN_SPAWNED_SECONDS = 20.0
@@ -46,7 +46,7 @@ _UNKNOWN_BATCH = 16
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialLoading:
     """Loading that can be measured.
 
     Attributes:
@@ -99,7 +99,7 @@ def _held(part: Any) -> list[Any]:
 _chosen: dict[tuple[_Parts | None, Any], Choice] = {}
 
 
-def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) -> Choice:
+def select_workers(spec: CrewSpec, trial: TrialLoading, *, may_measure: bool = True) -> Choice:
     """Select the kind and number of workers as far as they are left to the loader.
 
     Args:
@@ -120,7 +120,7 @@ def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) ->
         return _processes(spec, "each worker has a copy of the dataset, as in torch")
     if spec.is_stream:
         return _for_stream(spec, user_code)
-    if user_code is None and is_remote(spec.dataset):
+    if user_code is None and has_remote_samples(spec.dataset):
         return _remote(spec)
     if user_code is None and spec.is_auto and _is_in_memory(spec, assembly):
         return Choice("threads", 0, "the samples are in memory already, where the loop may change them")
@@ -134,7 +134,9 @@ def select_workers(spec: CrewSpec, trial: Trial, *, may_measure: bool = True) ->
 
 def is_selected(spec: CrewSpec) -> bool:
     """Whether the kind of workers is left to the loader, or the number of threads that wait for a server."""
-    return spec.workers == "auto" or (spec.workers == "threads" and spec.is_auto and is_remote(spec.dataset))
+    return spec.workers == "auto" or (
+        spec.workers == "threads" and spec.is_auto and has_remote_samples(spec.dataset)
+    )
 
 
 def _remote(spec: CrewSpec) -> Choice:
@@ -200,7 +202,7 @@ def _for_stream(spec: CrewSpec, user_code: str | None) -> Choice:
     return Choice("threads", 0, why)
 
 
-def _measured(spec: CrewSpec, trial: Trial | None, user_code: str | None) -> Choice:
+def _measured(spec: CrewSpec, trial: TrialLoading | None, user_code: str | None) -> Choice:
     """Return the fastest workers of those that load the same samples; measured once for a dataset and settings.
 
     Without a trial, and not known yet, they are the calling thread.

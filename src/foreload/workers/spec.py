@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from foreload.batch.spec import BatchSpec
 from foreload.cache.budget import MemoryBudget
-from foreload.cache.wrappers import is_remote
+from foreload.cache.wrappers import has_remote_samples
 from foreload.checks import is_instance
 
 __all__ = ["CopyWatch", "CrewSpec", "Workers", "check_left_to_torch", "check_workers", "is_left_to_torch"]
@@ -131,4 +131,4 @@ class CrewSpec:
     def is_tuned(self) -> bool:
         """Whether the number of workers may change: it is left to the loader, and does not change samples."""
         is_free = self.init is None and not self.is_stream and self.workers != "ray"
-        return self.is_auto and is_free and not is_remote(self.dataset)
+        return self.is_auto and is_free and not has_remote_samples(self.dataset)

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 import foreload as fl
-from foreload.datasets.text.pieces import Pieces
+from foreload.datasets.text.pieces import PieceEncoder
 from tests.datasets.text.conftest import write
 
 CORPUS = ["wait for it... the end", "affine fox TM é"]
@@ -73,4 +73,4 @@ def test_pieces_are_given_up_only_for_tokens_that_change(
 ) -> None:
     tokenizer = byte_level(NORMALIZERS[name])
     tokenizer.add_tokens([tokenizers.AddedToken(token, normalized=is_normalized)])
-    assert (Pieces.of(tokenizer) is not None) is by_pieces
+    assert (PieceEncoder.of(tokenizer) is not None) is by_pieces

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
 import foreload as fl
-from foreload.datasets.text.pieces import Pieces
+from foreload.datasets.text.pieces import PieceEncoder
 from foreload.datasets.text.tokens import IDS, encoder_of
 from tests.datasets.text.conftest import LINES, words, write
 
@@ -220,8 +220,8 @@ def test_pieces_are_only_for_tokenizers_that_see_a_piece_at_a_time(byte_level: A
             }
         },
     ):
-        assert Pieces.of(tokenizers.Tokenizer.from_str(json.dumps({**config, **change}))) is None
-    assert Pieces.of(tokenizers.Tokenizer.from_str(json.dumps(config))) is not None
+        assert PieceEncoder.of(tokenizers.Tokenizer.from_str(json.dumps({**config, **change}))) is None
+    assert PieceEncoder.of(tokenizers.Tokenizer.from_str(json.dumps(config))) is not None
 
 
 def test_pieces_that_find_no_room_are_left_to_the_tokenizer(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from foreload._torch import global_random, global_random_state
+from foreload._libraries import global_random, global_random_state
 from foreload.batch.generators.twisters import Trio, states_of
 from foreload.cache.view import transform_key
 from foreload.cache.wrappers import root_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreload._libraries import bit_generator
 from foreload.batch.generators.keyed import global_trio
 from foreload.batch.generators.twisters import GeneratorStates, states_of
-from foreload.checks import optional
 
 __all__ = ["LoopGenerators", "of_the_loop"]
 
@@ -43,7 +43,7 @@ class LoopGenerators:
 def of_the_loop() -> tuple[Any, ...]:
     """Return the generators that the loop draws from as it likes, and what NumPy's draws from in turn."""
     trio = global_trio()
-    return *trio, optional(trio.numpy, "_bit_generator")  # which NumPy lets a program replace
+    return *trio, bit_generator(trio.numpy)
 
 
 def _are_two(one: Any, other: Any) -> bool:

@@ -20,12 +20,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from foreload._torch import (
-    global_random,
-    global_random_state,
-    innermost_function_mode,
-    patch_seed_functions,
-)
+from foreload._libraries import global_random, global_random_state
+from foreload._torch import innermost_function_mode, patch_seed_functions
 from foreload.batch.generators.keyed import KeyedGenerators
 from foreload.batch.generators.twisters import Trio
 

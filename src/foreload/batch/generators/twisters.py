@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from foreload import _native
+from foreload._libraries import bit_generator
 from foreload._torch import address_of
 
 __all__ = ["GeneratorStates", "Trio", "states_of"]
@@ -52,9 +53,7 @@ class Trio(NamedTuple):
 
     def like(self) -> Trio:
         """Return generators of the same types that nothing else draws from."""
-        return Trio(
-            random.Random(0), np.random.RandomState(type(_bit_generator(self.numpy))(0)), torch.Generator()
-        )
+        return Trio(random.Random(0), np.random.RandomState(type(bit_generator(self.numpy))(0)), torch.Generator())
 
 
 class GeneratorStates(Protocol):
@@ -88,13 +87,9 @@ def states_of(trio: Trio) -> GeneratorStates:
     True
     """
     places = _places()
-    if places is None or type(_bit_generator(trio.numpy)) is not np.random.MT19937:
+    if places is None or type(bit_generator(trio.numpy)) is not np.random.MT19937:
         return _SlowStates(trio)
     return _in_place(trio, *places)
-
-
-def _bit_generator(state: np.random.RandomState) -> Any:
-    return state._bit_generator
 
 
 def _in_place(trio: Trio, numpy_normal: int, torch_words: int) -> _native.Twisters:
@@ -103,7 +98,7 @@ def _in_place(trio: Trio, numpy_normal: int, torch_words: int) -> _native.Twiste
     return _native.Twisters(
         [
             (id(trio.python) + _PYTHON_HEADER, _KEYED_POSITION + words, len(_KEYED_POSITION)),
-            (int(_bit_generator(trio.numpy).ctypes.state_address), words + _KEYED_POSITION, 0),
+            (int(bit_generator(trio.numpy).ctypes.state_address), words + _KEYED_POSITION, 0),
             (id(trio.numpy) + numpy_normal, bytes(_NUMPY_NORMAL), -1),
             (at, _TORCH_ENGINE + words + bytes(_TORCH_NORMALS), len(_TORCH_ENGINE)),
         ]
@@ -200,7 +195,7 @@ class _SlowStates:
         for which, state in enumerate(words):
             _native.fill_twister(seed, epoch, index, which, state)
         python.seed(int(words[0][0]) << 32 | int(words[0][1]))
-        bits = _bit_generator(numpy)
+        bits = bit_generator(numpy)
         numpy.set_state(type(bits)(words[1][:8].tolist()).state)  # of any kind
         generator.manual_seed(int(words[2][0]) << 31 | int(words[2][1]))
         self._last = self._present()

@@ -28,7 +28,7 @@ _KEPT = 64 << 20
 _LARGE_SHARE = 1 / 16
 
 # The most rows that are faster to copy one by one than by one indexed call.
-_FEW = 4
+_MAX_COPIED_SINGLY = 4
 
 
 class KeptBand(NamedTuple):
@@ -134,7 +134,7 @@ class Bands:
 
 def _copy(values: Array, part: tuple[Any, ...], want: Want) -> None:
     out, positions, rows = want
-    if len(rows) > _FEW:
+    if len(rows) > _MAX_COPIED_SINGLY:
         out[(positions, *part)] = values[rows]
         return
     for position, row in zip(positions, rows, strict=True):

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from foreload import _native
-from foreload.cache.budget import Pressure
+from foreload.cache.budget import Pressure, make_largest_store
 from foreload.cache.forms import ENCODED, VIEW
-from foreload.cache.opt import make_largest_store
 from foreload.checks import Array
 from foreload.datasets.base import EAGER_SHARE
 from foreload.datasets.images.decode import decode_with_pillow

@@ -18,7 +18,7 @@ from foreload.checks import Array
 from foreload.datasets.images.batches import Failure, ImageAssembly, Images
 from foreload.datasets.images.decode import decode_image
 from foreload.datasets.images.decoders import Decoder, decoder_named
-from foreload.datasets.images.resample import Plan, View, resample
+from foreload.datasets.images.resample import View, ViewPlan, resample
 from foreload.datasets.tensor_rows import from_array
 from foreload.errors import DecodeError
 from foreload.normalize.normalize import Normalize
@@ -98,7 +98,7 @@ class EncodedBatch(_Fields, UnfinishedBatch):
         lost: the positions of samples that could not be read (int64), which are recorded already.
         data: the files that are left to the device, one after another (uint8).
         starts: file ``i`` is ``data[starts[i]:starts[i + 1]]``.
-        plans: what is taken of each (int32): the fields of :class:`foreload.datasets.images.resample.Plan`.
+        plans: what is taken of each (int32): the fields of :class:`foreload.datasets.images.resample.ViewPlan`.
         places: the position in the batch of each.
         paths: the name of each.
         others: the images that the CPU has made (uint8, batch x values), by the transform without its flips.
@@ -120,7 +120,7 @@ class EncodedBatch(_Fields, UnfinishedBatch):
         failures: list[Failure] = []
         views: list[View] = []
         for number, decoded in enumerate(self._decode(device)):
-            plan, place = Plan(*map(int, self.plans[number])), int(self.places[number])
+            plan, place = ViewPlan(*map(int, self.plans[number])), int(self.places[number])
             try:
                 image, plan = (decoded, plan) if decoded is not None else self._decode_here(number, plan, device)
             except DecodeError as error:
@@ -164,14 +164,14 @@ class EncodedBatch(_Fields, UnfinishedBatch):
             raise
         except RuntimeError:
             found = [_decode_alone(decoder, file, device) for file in files]
-        shapes = [Plan(*map(int, plan)).stored_shape for plan in self.plans]
+        shapes = [ViewPlan(*map(int, plan)).stored_shape for plan in self.plans]
         # A decoder that turns images upright, or shrinks them, would get the wrong crop.
         return [
             image if image is not None and tuple(image.shape) == shape and image.dtype is torch.uint8 else None
             for image, shape in zip(found, shapes, strict=True)
         ]
 
-    def _decode_here(self, number: int, plan: Plan, device: torch.device) -> tuple[torch.Tensor, Plan]:
+    def _decode_here(self, number: int, plan: ViewPlan, device: torch.device) -> tuple[torch.Tensor, ViewPlan]:
         """Decode a file on the CPU, whose pixels or error are the answer where the device has none."""
         path = self.paths[number]
         pixels = decode_image(self.data[self.starts[number] : self.starts[number + 1]].tobytes(), path)
@@ -264,7 +264,7 @@ class EncodedAssembly:
             np.array(sorted(work.failures), np.int64),
             memory,
             starts,
-            np.array([plan for _, plan in files], np.int32).reshape(-1, len(Plan._fields)),
+            np.array([plan for _, plan in files], np.int32).reshape(-1, len(ViewPlan._fields)),
             np.array(places, np.int64),
             [self._images.path(int(where[place])) for place in places],
             torch.stack(rows) if rows else torch.empty(0, 0, dtype=torch.uint8, device="cpu"),
@@ -288,10 +288,10 @@ class _Files:
         self._transform = transform
         self._key = key
 
-    def plan(self, index: int, data: bytes) -> Plan | None:
+    def plan(self, index: int, data: bytes) -> ViewPlan | None:
         """Plan the view of an image by its header; None if it is to be decoded here."""
         plan = _native.plan_view(self._transform.native, data, *self._key, index)
-        return None if plan is None else Plan(*plan)
+        return None if plan is None else ViewPlan(*plan)
 
     def decode(self, index: int, data: bytes) -> tuple[torch.Tensor, bool]:
         """Return an image as the CPU makes it, and whether it is still to be mirrored."""
@@ -312,7 +312,7 @@ class _Work:
     def __init__(self, files: _Files, indices: Array) -> None:
         self._files = files
         self._indices = indices
-        self.encoded: dict[int, tuple[bytes, Plan]] = {}
+        self.encoded: dict[int, tuple[bytes, ViewPlan]] = {}
         self.decoded: dict[int, tuple[torch.Tensor, bool]] = {}
         self.failures: dict[int, BaseException] = {}
 

@@ -11,10 +11,10 @@ import torch
 
 from foreload.errors import warn_user
 
-__all__ = ["Plan", "View", "resample", "table_row"]
+__all__ = ["View", "ViewPlan", "resample", "table_row"]
 
 
-class Plan(NamedTuple):
+class ViewPlan(NamedTuple):
     """The part of an image to take and its new size, as :func:`foreload._native.plan_view` returns them.
 
     Attributes:
@@ -56,7 +56,7 @@ class View(NamedTuple):
     """
 
     image: torch.Tensor
-    plan: Plan
+    plan: ViewPlan
     place: int
 
 

@@ -23,7 +23,7 @@ from foreload.checks import Array, Indices, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import absolute, check_listable
 from foreload.datasets.mds.columns import Columns, Sample
-from foreload.datasets.mds.shards import INDEX, is_mds, make_there, paths_of, places_of, readers_of, verify
+from foreload.datasets.mds.shards import INDEX, is_mds, make_there, paths_of, readers_of, sample_offsets, verify
 from foreload.errors import DecodeError
 from foreload.options import LoadingMode
 from foreload.order.index import positions_of
@@ -202,7 +202,7 @@ class MDSDataset(BaseDataset, NativeBatches):
         if opened is None:
             self._verify(shard)
             reader, (path,), (known,) = self._shards[shard], self._files[shard], self._stamps[shard]
-            places = places_of(reader, path)
+            places = sample_offsets(reader, path)
             extents = np.stack([np.zeros(reader.samples, np.int64), places[:-1], np.diff(places)], axis=1)
             stamps = np.array([[int(part) for part in known.split()[-2:]]], np.int64)
             files = _native.Files([os.fsencode(path)], 0, extents, stamps, False)

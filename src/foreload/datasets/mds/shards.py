@@ -16,7 +16,7 @@ import numpy as np
 from foreload.checks import Indices
 from foreload.errors import DecodeError
 
-__all__ = ["INDEX", "is_mds", "make_there", "paths_of", "places_of", "readers_of", "verify"]
+__all__ = ["INDEX", "is_mds", "make_there", "paths_of", "readers_of", "sample_offsets", "verify"]
 
 # The file that lists the shards of a folder.
 INDEX = "index.json"
@@ -96,10 +96,10 @@ def verify(reader: Any, paths: Sequence[str]) -> None:
         with open(path, "rb") as file:
             _check_hashes(raw, file, path)
     if is_mds(reader):
-        places_of(reader, paths[0])
+        sample_offsets(reader, paths[0])
 
 
-def places_of(reader: Any, path: str) -> Indices:
+def sample_offsets(reader: Any, path: str) -> Indices:
     """Return where the samples of an MDS shard begin in its file, and where the last one ends.
 
     Raises:

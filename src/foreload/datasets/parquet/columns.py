@@ -13,13 +13,13 @@ from foreload.checks import Array, first_beyond_int64
 from foreload.datasets.parquet.file import load_pyarrow
 from foreload.protocol import BatchMemory
 
-__all__ = ["collated", "collated_numbers", "copied_bytes", "numbers_of", "values_of", "without_dictionary"]
+__all__ = ["collated", "collated_numbers", "column_values", "copied_bytes", "numbers_of", "without_dictionary"]
 
 # What default_collate makes of Python's numbers, by the kind of their dtype.
 _COLLATED = {"b": np.bool_, "i": np.int64, "u": np.int64, "f": np.float64}
 
 
-def values_of(column: Any) -> list[Any]:
+def column_values(column: Any) -> list[Any]:
     """Turn a column into one value per row."""
     pa = load_pyarrow()
     shape = _tensor_shape(column.type, pa)

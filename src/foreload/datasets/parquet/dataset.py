@@ -18,7 +18,7 @@ from foreload.cache.fingerprint import stamp
 from foreload.checks import Array, Indices, fits_int64, inherits
 from foreload.datasets.base import BaseDataset
 from foreload.datasets.folders import absolute, check_listable, sorted_files
-from foreload.datasets.parquet.columns import collated, values_of, without_dictionary
+from foreload.datasets.parquet.columns import collated, column_values, without_dictionary
 from foreload.datasets.parquet.file import load_pyarrow, open_parquet
 from foreload.datasets.parquet.group import KeptRows
 from foreload.datasets.parquet.rowgroups import RowGroups
@@ -204,7 +204,7 @@ class ParquetDataset(BaseDataset, TwoStageBatches, NativeBatches):
 
     def _rows(self, table: Any, places: Array, indices: Sequence[int]) -> list[Row]:
         try:
-            values = [values_of(column) for column in table.columns]
+            values = [column_values(column) for column in table.columns]
         except (ValueError, OverflowError) as error:
             raise self._explained(error, table, places, indices) from error
         rows = [dict(zip(self.columns, fields, strict=True)) for fields in zip(*values, strict=True)]

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 
 from foreload import _native
 from foreload.datasets.folders import absolute
-from foreload.datasets.tar.forward import Blocks, Forward
+from foreload.datasets.tar.forward import BlockReader, Forward
 from foreload.datasets.tar.info import Info
 from foreload.datasets.tar.remote import RemoteFile, list_below
 from foreload.datasets.tar.shards import leads_out, list_shards, split_name, tars_in
@@ -115,7 +115,7 @@ def sample_runs(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator
         DecodeError: it is not a tar file, damaged, cut short, or holds a member whose name leads out of it.
     """
     with closing(_open(shard, fetch)) as file:
-        place = _Place(name)
+        place = _ShardPosition(name)
         try:
             with closing(_unpacked(file)) as content, _Tar(fileobj=cast(Any, _forward(content))) as tar:
                 yield from _runs(tar, place)
@@ -129,7 +129,7 @@ def sample_runs(shard: Shard, name: str, fetch: Fetch | None = None) -> Iterator
             raise DecodeError(f"{place}: {_said(error)}") from error
 
 
-class _Place:
+class _ShardPosition:
     """The current position in a shard, for messages."""
 
     def __init__(self, shard: str) -> None:
@@ -177,10 +177,10 @@ _Tar.tarinfo = _Member
 
 def _forward(content: Any) -> Forward:
     # What is decompressed in large steps is lost as a whole where it is damaged.
-    return Blocks(content) if type(content) is io.BufferedReader else Forward(content)
+    return BlockReader(content) if type(content) is io.BufferedReader else Forward(content)
 
 
-def _runs(tar: _Tar, place: _Place) -> Iterator[list[dict[str, Any]]]:
+def _runs(tar: _Tar, place: _ShardPosition) -> Iterator[list[dict[str, Any]]]:
     sample: dict[str, Any] = {}
     linked = False
     while (member := tar.next()) is not None:
@@ -210,7 +210,7 @@ def _runs(tar: _Tar, place: _Place) -> Iterator[list[dict[str, Any]]]:
             )
         sample[field] = _content(tar.fileobj, member)
         # (A global header may rename every member.)
-        if isinstance(tar.fileobj, Blocks) and not tar.pax_headers:
+        if isinstance(tar.fileobj, BlockReader) and not tar.pax_headers:
             sample = yield from _usual(tar, tar.fileobj, place, sample)
     if not sample:
         raise DecodeError(
@@ -220,7 +220,9 @@ def _runs(tar: _Tar, place: _Place) -> Iterator[list[dict[str, Any]]]:
     yield [sample]
 
 
-def _usual(tar: _Tar, file: Blocks, place: _Place, sample: dict[str, Any]) -> Generator[Any, None, dict[str, Any]]:
+def _usual(
+    tar: _Tar, file: BlockReader, place: _ShardPosition, sample: dict[str, Any]
+) -> Generator[Any, None, dict[str, Any]]:
     """Yield samples up to the first member that is left to tarfile; return the unfinished one."""
     if file.tell() != tar.offset:  # in the padding, of which tarfile asks for the last byte
         file.seek(tar.offset - 1)
@@ -247,7 +249,7 @@ def _content(file: Any, member: tarfile.TarInfo) -> bytes:
     return content
 
 
-def _check_end(tar: Any, place: _Place) -> None:
+def _check_end(tar: Any, place: _ShardPosition) -> None:
     """Warn of a tar without an end marker (two blocks of zeros), and of what comes after it."""
     block = tar.fileobj.read(tarfile.BLOCKSIZE) if tar.has_end else b""
     if block.strip(b"\0"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from foreload import _native
 
-__all__ = ["Blocks", "Forward"]
+__all__ = ["BlockReader", "Forward"]
 
 _STEP = 128 << 10
 _MOST = 16 << 20  # of a member at once: a damaged header may claim any size
@@ -46,13 +46,13 @@ class Forward:
         return data
 
 
-class Blocks(Forward):
+class BlockReader(Forward):
     """The same through a block of memory, from which usual members are parsed natively.
 
     >>> header = tarfile.TarInfo("0001.jpg")
     >>> header.size = 5
     >>> content = header.tobuf(tarfile.USTAR_FORMAT) + b"hello".ljust(512, b"-")
-    >>> file = Blocks(io.BufferedReader(io.BytesIO(content)))
+    >>> file = BlockReader(io.BufferedReader(io.BytesIO(content)))
     >>> file.parse({})
     ([], {}, None)
     >>> file.fetch(), file.parse({}), file.fetch()

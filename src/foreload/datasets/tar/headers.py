@@ -11,10 +11,10 @@ import numpy as np
 from foreload.checks import Array
 from foreload.datasets.tar.shards import LABEL_BYTES, ShardIndex, read_label
 
-__all__ = ["Headers", "Place", "agrees"]
+__all__ = ["HeaderEntry", "Headers", "agrees"]
 
 
-class Place(NamedTuple):
+class HeaderEntry(NamedTuple):
     """The place of a header in a shard, with the label behind it if it is the header of a label.
 
     Attributes:
@@ -61,12 +61,14 @@ class Headers:
         content = np.where(np.concatenate(is_label), np.minimum(sizes, LABEL_BYTES), 0)
         self._rows: Array = np.stack([offsets - lengths, lengths, checks.astype(np.int64), content], axis=1)
 
-    def of(self, samples: Sequence[int]) -> Iterator[list[Place]]:
+    def of(self, samples: Sequence[int]) -> Iterator[list[HeaderEntry]]:
         """Yield for each sample the places of its members' headers."""
         for sample in samples:
             rows = self._rows[self._first[sample] : self._first[sample + 1]].tolist()
             shard, label = int(self._shards[sample]), int(self._labels[sample])
-            yield [Place(shard, start, header, check, content, label) for start, header, check, content in rows]
+            yield [
+                HeaderEntry(shard, start, header, check, content, label) for start, header, check, content in rows
+            ]
 
 
 def agrees(index: ShardIndex, count: int, read: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import IO
 
 from foreload.checks import check_regular_file
 from foreload.datasets.direct import open_direct
-from foreload.datasets.tar.headers import Place, agrees
+from foreload.datasets.tar.headers import HeaderEntry, agrees
 from foreload.datasets.tar.shards import ShardIndex, scan
 
 __all__ = ["index_of"]
@@ -19,8 +19,8 @@ __all__ = ["index_of"]
 _SUFFIX = ".idx"
 
 # Samples by which a shard is recognised; and if it was put there after its index.
-_FEW = 8
-_MANY = 256
+_NUM_COMPARED = 8
+_NUM_COMPARED_IF_LATER = 256
 
 
 def index_of(shard: str | Path, *, save: bool = True, direct: bool = False) -> ShardIndex:
@@ -59,13 +59,13 @@ def index_of(shard: str | Path, *, save: bool = True, direct: bool = False) -> S
 def _describes(index: ShardIndex, path: str, changed: int, shard: IO[bytes]) -> bool:
     """Whether an index is that of a shard; copies have the size and the times that they are given."""
 
-    def read(places: Sequence[Place]) -> list[bytes]:
+    def read(places: Sequence[HeaderEntry]) -> list[bytes]:
         return [_part(shard, place) for place in places]
 
     was_there_before = os.stat(path).st_ctime_ns >= changed
-    return agrees(index, _FEW if was_there_before else _MANY, read)
+    return agrees(index, _NUM_COMPARED if was_there_before else _NUM_COMPARED_IF_LATER, read)
 
 
-def _part(shard: IO[bytes], place: Place) -> bytes:
+def _part(shard: IO[bytes], place: HeaderEntry) -> bytes:
     shard.seek(place.start)
     return shard.read(place.length)

@@ -27,7 +27,7 @@ from foreload.datasets.tar.index import index_of
 from foreload.datasets.tar.shards import ShardIndex
 from foreload.errors import DecodeError
 from foreload.machine import granted_cores
-from foreload.record.progress import Progress
+from foreload.record.progress import ProgressBar
 
 __all__ = ["MANIFEST", "Packed", "pack"]
 
@@ -119,7 +119,7 @@ def pack(
     with _alone_in(target):
         _check_plan(target, plan)
         shards, resumed = [], 0
-        with Progress("packing", len(keys), after=1) as progress:
+        with ProgressBar("packing", len(keys), after=1) as progress:
             for number, (begin, end) in enumerate(pairwise(cuts)):
                 path = target / f"shard-{number:06}.tar"
                 if path.exists():

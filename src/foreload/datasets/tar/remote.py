@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from foreload.checks import Array
-from foreload.datasets.tar.headers import Headers, Place, agrees
+from foreload.datasets.tar.headers import HeaderEntry, Headers, agrees
 from foreload.datasets.tar.shards import ShardIndex, scan
 from foreload.errors import DecodeError
 from foreload.record.progress import track_threads
@@ -25,7 +25,7 @@ __all__ = ["RemoteFile", "RemoteSamples", "list_below", "list_remote", "remote_i
 _STEP = 1 << 20  # bytes read at a time to make an index
 _AT_A_TIME = 16
 _LARGE_INDEX = 1 << 20  # bytes
-_FEW = 4  # samples by which a shard is recognised; each is compared when it is read
+_NUM_COMPARED = 4  # samples by which a shard is recognised; each is compared when it is read
 
 
 def list_remote(fetch: Fetch, urls: Sequence[str]) -> list[str]:
@@ -131,14 +131,14 @@ def _beside(fetch: Fetch, url: str, version: Version) -> tuple[bool, ShardIndex 
 def _describes(index: ShardIndex, fetch: Fetch, url: str, version: Version) -> bool:
     """Whether an index is that of a shard. Tars are padded, so that many have the same size."""
 
-    def read(places: Sequence[Place]) -> list[bytes]:
+    def read(places: Sequence[HeaderEntry]) -> list[bytes]:
         ranges = [Range(url, place.start, place.length, version) for place in places]
         memory, starts, failures = fetch.read(ranges)
         for failure in failures.values():
             raise failure
         return [memory[begin:end].tobytes() for begin, end in pairwise(starts.tolist())]
 
-    return index.size == version.size and agrees(index, _FEW, read)
+    return index.size == version.size and agrees(index, _NUM_COMPARED, read)
 
 
 class RemoteFile(io.RawIOBase):
@@ -258,7 +258,7 @@ class _Wanted:
         apart: the sample's label, if it does not lie there.
     """
 
-    def __init__(self, shard: int, offset: int, length: int, places: list[Place]) -> None:
+    def __init__(self, shard: int, offset: int, length: int, places: list[HeaderEntry]) -> None:
         self.shard, self.offset, self.stop = shard, offset, offset + length
         self.start = next(place.start for place in places if place.start + place.header == offset)
         self._inside = [place for place in places if self.start <= place.start < self.stop]

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, SupportsIndex
 from foreload import _native
 from foreload.checks import check_callable, check_state_int
 from foreload.datasets.tar.files import is_stored, list_stored, list_streams, name_of, sample_runs
-from foreload.order.shuffle import Reading, ShuffledStream, Source, order_of
+from foreload.order.shuffle import ReaderSpec, ShuffledStream, Source, order_of
 from foreload.protocol import UserCode
 from foreload.remote.fetch import Fetch
 from foreload.remote.url import warn_of_no_urls
@@ -92,7 +92,7 @@ class TarStream(ShuffledStream, UserCode):
         """Return the transform, and functions that open shards; see :class:`foreload.protocol.UserCode`."""
         return self.transform, [shard for shard in self.shards if callable(shard)]
 
-    def _open(self, reading: Reading) -> Source:
+    def _open(self, reading: ReaderSpec) -> Source:
         readers = reading.ranks * reading.workers
         if reading.worker == 0 and readers > len(self.shards):
             warnings.warn(
@@ -110,7 +110,7 @@ class TarStream(ShuffledStream, UserCode):
 class _Shards:
     """One reader's part: some of the shards, one after the other."""
 
-    def __init__(self, stream: TarStream, reading: Reading) -> None:
+    def __init__(self, stream: TarStream, reading: ReaderSpec) -> None:
         self._stream = stream
         # Dealt to ranks before workers: ranks then differ by one shard at most.
         first, step = reading.rank + reading.ranks * reading.worker, reading.ranks * reading.workers

@@ -19,7 +19,7 @@ from foreload.datasets.folders import class_folders, sorted_files
 from foreload.datasets.text.labels import Labels
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
-from foreload.record.progress import Progress, track, track_threads
+from foreload.record.progress import ProgressBar, track, track_threads
 
 __all__ = ["LABEL", "Field", "Texts", "open_texts"]
 
@@ -256,7 +256,7 @@ def _lines(path: Path, split: str, delimiter: str = ",") -> _native.LineFile:
                 raise ValueError(
                     f"data_path: the system gives no size for {str(path)!r}; copy it to a regular file"
                 )
-    with Progress(f"indexing {path.name} (MiB)", mebibytes, after=1) as progress:
+    with ProgressBar(f"indexing {path.name} (MiB)", mebibytes, after=1) as progress:
         done = 0
 
         def scanned(size: int) -> None:

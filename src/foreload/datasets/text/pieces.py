@@ -10,7 +10,7 @@ import numpy as np
 
 from foreload import _native
 
-__all__ = ["Pieces"]
+__all__ = ["PieceEncoder"]
 
 # Slots of the table, half of which are used: 18 MB when it is full, for more words than English commonly uses.
 _ROOM = 1 << 19
@@ -20,7 +20,7 @@ _LONGEST = 64
 _HARMLESS = ("NFC", "NFD", "NFKC", "NFKD")
 
 
-class Pieces:
+class PieceEncoder:
     """An encoder that encodes each distinct piece once, as the tokenizer's pattern splits texts.
 
     The ids are the tokenizer's own, since its model sees one piece at a time. Text of which that may not be true
@@ -38,7 +38,7 @@ class Pieces:
         self._known = 0
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Pieces | None:
+    def of(cls, tokenizer: Any) -> PieceEncoder | None:
         """Make one for a tokenizer of Hugging Face ``tokenizers``; None if pieces will not do for it."""
         try:
             config: dict[str, Any] = json.loads(tokenizer.to_str())

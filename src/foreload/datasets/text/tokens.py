@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from foreload.batch.buffers import Buffers
 from foreload.checks import Array, first_beyond_int64
-from foreload.datasets.text.pieces import Pieces
+from foreload.datasets.text.pieces import PieceEncoder
 from foreload.forks.per_process import PerProcess
 from foreload.protocol import BatchMemory
 
@@ -180,7 +180,7 @@ class Tokenizers:
         known = (tokenizer.token_to_id(token) for token in ("[PAD]", "<pad>"))
         pad = own["pad_id"] if own else next((i for i in known if i is not None), 0)
         self.collate = PaddingCollate(pad, bool(own) and own["direction"] == "left")
-        self._pieces = Pieces.of(tokenizer)
+        self._pieces = PieceEncoder.of(tokenizer)
         self._tokenizer, self._pads = _truncating(tokenizer, most), own is not None
 
     def encode(self, texts: list[str]) -> Rows:
@@ -201,7 +201,7 @@ class Tokenizers:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Start with no words."""
-        self.__dict__.update(state, _pieces=Pieces.of(state["_tokenizer"]))
+        self.__dict__.update(state, _pieces=PieceEncoder.of(state["_tokenizer"]))
 
 
 def _truncating(tokenizer: Any, most: int) -> Any:

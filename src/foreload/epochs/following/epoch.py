@@ -13,7 +13,7 @@ from foreload.batch.assembly import count
 from foreload.batch.failure import EmptyBatch
 from foreload.cache.view import CachedView
 from foreload.dataset_state.copied import CopiedState
-from foreload.dataset_state.looks.fills import Fills, opens
+from foreload.dataset_state.probes.fills import Fills, opens
 from foreload.epochs.base import EpochSpec
 from foreload.epochs.following.foretold import Foretold
 from foreload.epochs.processes import ProcessEpoch
@@ -29,7 +29,7 @@ class _TakenOver(Exception):
 
 
 class FollowingEpoch(ProcessEpoch[W]):
-    """Deals batches ahead of the loop such that it cannot tell that from the calling thread's loading.
+    """Assigns batches ahead of the loop such that it cannot tell that from the calling thread's loading.
 
     The order of a user's sampler is drawn a batch at a time, when the loop requests it. Ahead of that, workers
     load what is foretold; if the sampler then yields something else, that is thrown away. So it is if the loop
@@ -78,7 +78,7 @@ class FollowingEpoch(ProcessEpoch[W]):
         self._foretold = Foretold(spec.cursor.order) if spec.cursor.order.may_follow else None
         self._ahead: deque[int] = deque()  # jobs that are foretold, but not requested yet
         # Of jobs: their indices, and the places of those samples that were not in the cache.
-        self._dealt: dict[int, tuple[Any, list[int]]] = {}
+        self._assigned: dict[int, tuple[Any, list[int]]] = {}
         # By the place of a batch that the loop is about to get: its indices, and whether it makes what is lacking.
         self._taken: dict[int, tuple[Any, bool]] = {}
         self._pending: deque[tuple[int, Any]] = deque()  # drawn, for the calling thread
@@ -123,7 +123,7 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._take_over(f"the calling thread loads, because {why}", 1)
             raise _TakenOver
         if number is not None and self._held is not None:
-            indices = self._dealt[number][0]
+            indices = self._assigned[number][0]
             self._taken[self._place(number)] = indices, self._is_lacking and self._answers[number].makes
             if not self._firsts:
                 self._firsts.append(copy.copy(indices))
@@ -164,7 +164,7 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._is_lacking = self._held.lacks()
 
     def _request(self) -> None:
-        """Draw the batch that the loop requests, and deal what may be loaded ahead."""
+        """Draw the batch that the loop requests, and assign what may be loaded ahead."""
         if self._foretold is None:
             if not self._asked and self._sampler_error is None:
                 self._ask()
@@ -175,8 +175,8 @@ class FollowingEpoch(ProcessEpoch[W]):
             self._ask_ahead(self._depth - len(self._asked))
 
     def _confirm(self, foretold: Foretold) -> None:
-        with self._pool.dealing:
-            if not self._may_deal:
+        with self._pool.assigning:
+            if not self._may_assign:
                 return
             try:
                 indices = self._draw()
@@ -194,7 +194,7 @@ class FollowingEpoch(ProcessEpoch[W]):
                 return
             if self._ahead or not foretold.agrees_with(indices):
                 self._drop_ahead()
-            self._deal(indices)
+            self._assign(indices)
         if foretold.is_wrong:
             self._follow_sampler()
 
@@ -210,21 +210,21 @@ class FollowingEpoch(ProcessEpoch[W]):
                 if self._sampler_error is None and self._order.may_draw_ahead:
                     self._ask()
             return
-        with self._pool.dealing:
+        with self._pool.assigning:
             for _ in range(count):
-                if not self._may_deal or (indices := self._foretold.next()) is None:
+                if not self._may_assign or (indices := self._foretold.next()) is None:
                     return
-                self._ahead.append(self._deal(indices))
+                self._ahead.append(self._assign(indices))
 
-    def _deal(self, indices: Any) -> int:
+    def _assign(self, indices: Any) -> int:
         view, missing = self._spec.view, []
         if self._held is not None and isinstance(view, CachedView):
             is_batch = self._spec.batches.auto_collation
             missing = view.missing(copy.copy(indices) if is_batch else [indices])  # not those of an iterator
-        number = super()._deal(indices)
+        number = super()._assign(indices)
         if self._held is not None:
-            self._dealt = {job: dealt for job, dealt in self._dealt.items() if job in self._asked}
-            self._dealt[number] = indices, missing
+            self._assigned = {job: assigned for job, assigned in self._assigned.items() if job in self._asked}
+            self._assigned[number] = indices, missing
         return number
 
     def _drop_ahead(self) -> None:
@@ -255,8 +255,8 @@ class FollowingEpoch(ProcessEpoch[W]):
         """Let the calling thread load from now on; all that workers have loaded is thrown away."""
         ahead = set(self._ahead)
         drawn = [number for number in self._asked if number not in ahead]
-        self._pending.extend((self._place(number), self._dealt[number][0]) for number in drawn)
-        early = [place for number in self._asked for place in self._dealt[number][1]]
+        self._pending.extend((self._place(number), self._assigned[number][0]) for number in drawn)
+        early = [place for number in self._asked for place in self._assigned[number][1]]
         if self._foretold is not None:
             self._drop_ahead()
         self._asked.clear()

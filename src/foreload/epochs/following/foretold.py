@@ -20,7 +20,7 @@ from foreload.order.epoch_order import EpochOrder
 from foreload.workers import compute
 from foreload.workers.processes.pipes import Inbox, send
 
-__all__ = ["Foretold", "why_not_copied"]
+__all__ = ["Foretold", "why_sampler_not_copied"]
 
 # Seconds for the fork to end by itself: it waits for its pipe, unless the sampler computes for long.
 _END_SECONDS = 0.2
@@ -61,7 +61,7 @@ class Foretold:
     def begin(self) -> None:
         """Begin to draw ahead, unless that has been done, or cannot be."""
         order, self._order = self._order, None
-        if order is None or why_not_copied(order.sampler) is not None:
+        if order is None or why_sampler_not_copied(order.sampler) is not None:
             return
         with suppress(OSError):  # then nothing is drawn ahead
             self._fork = fork = start_fork(lambda into: _send_batches(order, into))
@@ -145,7 +145,7 @@ def _forbid_collectives() -> None:
         setattr(group, name, _refuse)
 
 
-def why_not_copied(sampler: Any) -> str | None:
+def why_sampler_not_copied(sampler: Any) -> str | None:
     """Return why what a copy of a sampler does might be seen by the sampler; None if it cannot."""
     held = find_open_file(sampler, _MOST_PARTS)
     if isinstance(sampler, type(iter(()))) or hasattr(sampler, "__next__"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foreload.imports import uncollected
+from foreload.forks.garbage import uncollected
 
 __all__ = ["import_epochs"]
 

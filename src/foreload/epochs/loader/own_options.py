@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -181,6 +181,10 @@ class WithOwnOptions(TorchDataLoader[T_co]):
     def mark_published(self, name: str | None) -> None:
         """Note the name under which this loader is published; None: it is not."""
         self._fl_published = name
+
+    def set_group(self, group: Any) -> None:
+        """Replace the option ``group``, with which a loader is not constructed beside a sampler."""
+        self._foreload = replace(self.own_options(), group=group)
 
     def own_options(self) -> OwnOptions:
         """Return the options as they are now."""

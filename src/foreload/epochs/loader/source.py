@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch.utils.data import BatchSampler, IterableDataset, Sampler, _DatasetKind
+from torch.utils.data import BatchSampler, IterableDataset, Sampler
 
-from foreload._torch import auto_collates, expected_length, index_sampler
+from foreload._torch import auto_collates, expected_length, index_sampler, is_of_streams
 from foreload.batch.collate import pin_device, warn_of_pinning
 from foreload.batch.failure import EpochErrors
 from foreload.batch.generators.loops import LoopGenerators
@@ -35,7 +35,7 @@ from foreload.record.recorder import Recorder, Watch
 from foreload.record.spans import Spans
 from foreload.workers.crew import Crew
 from foreload.workers.opened import Opened
-from foreload.workers.selection import Trial
+from foreload.workers.selection import TrialLoading
 from foreload.workers.spec import CrewSpec, is_left_to_torch
 
 if TYPE_CHECKING:
@@ -106,9 +106,8 @@ class EpochSource(LoaderOrder[T_co]):
 
     @property
     def _fl_is_left_to_torch(self) -> bool:
-        is_marked = getattr(self, "_dataset_kind", None) == _DatasetKind.Iterable
         # (A derived class may have set it, for a stream of another class.)
-        is_other = is_marked != is_instance(self.dataset, IterableDataset)
+        is_other = is_of_streams(self) != is_instance(self.dataset, IterableDataset)
         return is_other or is_left_to_torch(self.dataset, self.multiprocessing_context)
 
     def _get_iterator(self) -> Any:
@@ -184,7 +183,7 @@ class EpochSource(LoaderOrder[T_co]):
         if self._fl_memory.limit is None:
             reuse_freed()  # in forks that measure, too
         # What the cache holds already would be loaded faster than the rest.
-        trial = Trial(self._fl_trial_batches, import_epochs)
+        trial = TrialLoading(self._fl_trial_batches, import_epochs)
         self._fl_crew.choose(crew, trial, may_measure=self._fl_open.cache is None)
 
     def _fl_renewed(self, crew: CrewSpec) -> CrewSpec:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DistributedSampler, IterableDataset
 
-from foreload._torch import index_sampler, item_sampler
+from foreload._torch import begins_again, index_sampler, item_sampler
 from foreload.checks import check_int, optional
 from foreload.epochs.base import Epoch
 from foreload.epochs.loader.own_options import is_own
@@ -128,7 +128,7 @@ class StatefulSource(EpochSource[T_co]):
         latest: Any = self.__dict__.get("_iterator") if self.persistent_workers else None
         if isinstance(latest, Epoch):
             return self.begin_again(latest)
-        if hasattr(latest, "_reset"):  # of a derived class with a _get_iterator() of its own
+        if begins_again(latest):  # of a derived class with a _get_iterator() of its own
             return super().__iter__()  # which begins it again
         return self._get_iterator()
 

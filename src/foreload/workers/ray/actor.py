@@ -23,17 +23,17 @@ from foreload.cache.store import SampleStore
 from foreload.checks import Array
 from foreload.workers.messages import Begin, Job, Result
 from foreload.workers.processes.slots import Returned
-from foreload.workers.ray.shipping import flatten_by_value, unpack
+from foreload.workers.ray.shipping import flatten_by_value, unpickle_task
 from foreload.workers.start.set_up import become_worker
 from foreload.workers.worker import WorkerState, WorkerTask
 
-__all__ = ["Answer", "CacheKeeper", "LoadingActor", "Place"]
+__all__ = ["ActorAddress", "Answer", "CacheKeeper", "LoadingActor"]
 
 # The address of a node's cache, and the arguments of its store.
 CachePlace = tuple[str, tuple[int, int, int, int, bool]]
 
 
-class Place(NamedTuple):
+class ActorAddress(NamedTuple):
     """The place of an actor: its node, the address of that, and its process."""
 
     node: str
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     pid: int
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> ActorAddress:
         """Return the place of the actor that calls this."""
         return cls(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid())
 
@@ -98,7 +98,7 @@ class LoadingActor:
 
     Args:
         number: its number.
-        packed: its :class:`WorkerTask`, as :func:`~foreload.workers.ray.shipping.pack` returned it.
+        packed: its :class:`WorkerTask`, as :func:`~foreload.workers.ray.shipping.pickle_task` returned it.
     """
 
     def __init__(self, number: int, packed: tuple[Array, list[Any]]) -> None:
@@ -108,7 +108,7 @@ class LoadingActor:
         self._task: WorkerTask | None = None
         self._state: _State | None = None
         try:
-            self._task = unpack(*packed)
+            self._task = unpickle_task(*packed)
         except Exception as error:  # unpickling may import and run anything
             error.add_note(
                 "foreload: while unpickling the dataset on a node of the Ray cluster; what it imports must be "
@@ -116,9 +116,9 @@ class LoadingActor:
             )
             self._failure = pickle_error(error, number, cloudpickle.dumps)
 
-    def place(self) -> Place:
+    def place(self) -> ActorAddress:
         """Return where it is."""
-        return Place.here()
+        return ActorAddress.here()
 
     def begin(self, begin: Begin, cache: CachePlace | None) -> Answer:
         """Begin an epoch.

@@ -37,7 +37,7 @@ class RayPool(WorkerPool[RayWorker]):
 
     def __init__(self, task: WorkerTask, spans: Spans, caches: NodeCaches | None) -> None:
         from foreload.workers.ray.actor import LoadingActor
-        from foreload.workers.ray.shipping import pack
+        from foreload.workers.ray.shipping import pickle_task
 
         super().__init__(spans)
         self._ray = connected()
@@ -53,7 +53,7 @@ class RayPool(WorkerPool[RayWorker]):
             max_task_retries=0,
             scheduling_strategy="SPREAD",
         )
-        self._task = self._ray.put(pack(task))
+        self._task = self._ray.put(pickle_task(task))
         try:
             for _ in range(task.count):
                 self.grow()

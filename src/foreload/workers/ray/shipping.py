@@ -14,7 +14,7 @@ from foreload.cache.serialize import flatten
 from foreload.checks import Array
 from foreload.nested.picklers import SamplePickler
 
-__all__ = ["flatten_by_value", "pack", "unpack"]
+__all__ = ["flatten_by_value", "pickle_task", "unpickle_task"]
 
 
 class _BatchPickler(SamplePickler, cloudpickle.Pickler):  # type: ignore[misc]
@@ -53,12 +53,12 @@ class _TaskUnpickler(pickle.Unpickler):
         return self._references[number]
 
 
-def pack(task: Any) -> tuple[Array, list[Any]]:
+def pickle_task(task: Any) -> tuple[Array, list[Any]]:
     """Return an object as bytes, and the references to Ray's objects in it.
 
     Whoever unpacks it gets a copy that may be changed. (What Ray pickles itself has read-only arrays.)
 
-    >>> unpack(*pack({"x": np.arange(3)}))["x"].flags.writeable
+    >>> unpickle_task(*pickle_task({"x": np.arange(3)}))["x"].flags.writeable
     True
     """
     stream = io.BytesIO()
@@ -67,6 +67,6 @@ def pack(task: Any) -> tuple[Array, list[Any]]:
     return np.frombuffer(stream.getbuffer(), np.uint8), pickler.references
 
 
-def unpack(packed: Array, references: list[Any]) -> Any:
-    """Return a copy of the object that :func:`pack` was given."""
+def unpickle_task(packed: Array, references: list[Any]) -> Any:
+    """Return a copy of the object that :func:`pickle_task` was given."""
     return _TaskUnpickler(io.BytesIO(packed.data), references).load()

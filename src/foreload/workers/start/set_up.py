@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from foreload._libraries import allow_child_processes
 from foreload._torch import (
-    allow_child_processes,
     name_worker_process,
     seed_worker,
     set_process_worker_info,

@@ -9,9 +9,9 @@ from typing import Any
 
 from foreload._torch import compute_alone
 from foreload.workers.surroundings import ProcessSurroundings
-from foreload.workers.thread_check.fingerprint import fingerprint
-from foreload.workers.thread_check.loading import KEY, Loaded, Progress, Samples, global_states, load
-from foreload.workers.thread_check.signs import Signs, find_signs, observe
+from foreload.workers.thread_check.fingerprint import sample_fingerprint
+from foreload.workers.thread_check.loading import KEY, CurrentSamples, Loaded, Samples, global_states, load
+from foreload.workers.thread_check.signs import Signs, find_signs, seen_by_name
 
 __all__ = ["Alone", "load_alone"]
 
@@ -39,7 +39,7 @@ class Alone:
     unequal: frozenset[int] = frozenset()
 
 
-def load_alone(samples: Samples, indices: Sequence[int] | int, progress: Progress, until: float) -> Alone:
+def load_alone(samples: Samples, indices: Sequence[int] | int, progress: CurrentSamples, until: float) -> Alone:
     """Load samples by the calling thread of a fork, until time is up.
 
     Args:
@@ -54,7 +54,7 @@ def load_alone(samples: Samples, indices: Sequence[int] | int, progress: Progres
     if isinstance(indices, int):
         indices = _spread(indices, found.length)
     generators = ProcessSurroundings(KEY, is_pure=False).generators()
-    before = first = observe(samples.roots())
+    before = first = seen_by_name(samples.roots())
     held: Any = None
     for index in indices:
         progress.begin(0, index)
@@ -73,16 +73,16 @@ def load_alone(samples: Samples, indices: Sequence[int] | int, progress: Progres
         if found.length is None and loaded.error.startswith("IndexError"):
             break  # the end of a dataset that has no length
         found.slowest = max(found.slowest, time.monotonic() - started)
-        if held is not None and held[1].different(fingerprint(held[2])) is not None:
+        if held is not None and held[1].different(sample_fingerprint(held[2])) is not None:
             found.reused.append(held[0])
         held = None if loaded.sample is None else (index, loaded.sample, sample)
         if not found.loaded:
-            first = observe(samples.roots())
+            first = seen_by_name(samples.roots())
         found.loaded[index] = loaded
         if time.monotonic() > until:
             break
     progress.end(0)
-    found.signs = find_signs(before, first, observe(samples.roots()))
+    found.signs = find_signs(before, first, seen_by_name(samples.roots()))
     return found
 
 

@@ -15,9 +15,9 @@ from torch.utils.data import IterableDataset
 from foreload.checks import check_callable, check_int
 from foreload.workers.thread_check.alone import Alone, load_alone
 from foreload.workers.thread_check.isolated import Ending, run_here, run_in_fork
-from foreload.workers.thread_check.loading import Progress, Samples
+from foreload.workers.thread_check.loading import CurrentSamples, Samples
+from foreload.workers.thread_check.sentences import describe_threads, first_error, name_samples
 from foreload.workers.thread_check.threads import NUM_PATTERNS, Threads, load_by_threads, patience
-from foreload.workers.thread_check.words import describe_threads, first_error, name_samples
 
 __all__ = ["ThreadCheck", "check_threads"]
 
@@ -155,7 +155,7 @@ class _Check:
         self._samples = samples
         self._began = began
         self._seconds = seconds
-        self._progress = Progress(_MOST_THREADS)
+        self._progress = CurrentSamples(_MOST_THREADS)
         self._can_fork = "fork" in multiprocessing.get_all_start_methods()
 
     def run(self, samples: int) -> None:

@@ -16,7 +16,7 @@ from foreload._torch import coo_parts
 from foreload.nested import bytes_of
 from foreload.nested.tensors import is_masked_array
 
-__all__ = ["Fingerprint", "fingerprint"]
+__all__ = ["Fingerprint", "sample_fingerprint"]
 
 # A sample with more fields than this is compared as a whole.
 _MOST_FIELDS = 64
@@ -42,16 +42,16 @@ class Fingerprint(NamedTuple):
         return [name for name, value in self.fields.items() if name and other.fields[name] != value]
 
 
-def fingerprint(sample: Any) -> Fingerprint:
+def sample_fingerprint(sample: Any) -> Fingerprint:
     """Return the fingerprint of a sample.
 
     NaNs are equal to NaNs of the same bits, -0.0 differs from 0.0, 1 from 1.0 and from True, and a dict from one
     in another order. Objects are compared by what they would be pickled as.
 
-    >>> one = fingerprint({"image": torch.tensor([float("nan")]), "label": 3})
-    >>> one == fingerprint({"image": torch.tensor([float("nan")]), "label": 3})
+    >>> one = sample_fingerprint({"image": torch.tensor([float("nan")]), "label": 3})
+    >>> one == sample_fingerprint({"image": torch.tensor([float("nan")]), "label": 3})
     True
-    >>> one.different(fingerprint({"image": torch.tensor([float("nan")]), "label": 3.0}))
+    >>> one.different(sample_fingerprint({"image": torch.tensor([float("nan")]), "label": 3.0}))
     ['label']
     """
     opaque: set[str] = set()

@@ -9,9 +9,9 @@ from typing import Any
 
 from foreload.batch.generators.keyed import global_trio
 from foreload.cache.view import CachedView
-from foreload.workers.thread_check.fingerprint import Fingerprint, fingerprint
+from foreload.workers.thread_check.fingerprint import Fingerprint, sample_fingerprint
 
-__all__ = ["KEY", "Loaded", "Progress", "Samples", "global_states", "load"]
+__all__ = ["KEY", "CurrentSamples", "Loaded", "Samples", "global_states", "load"]
 
 # The seed and epoch of the random numbers that samples draw.
 KEY = (0, 0)
@@ -65,7 +65,7 @@ class Loaded:
         return self.sample.different(other.sample)
 
 
-class Progress:
+class CurrentSamples:
     """The sample that each thread is loading, in memory that is shared with forks.
 
     Args:
@@ -98,7 +98,7 @@ def load(samples: Samples, index: int) -> tuple[Any, Loaded]:
     """Load one sample; return it, None if there is an exception, and what it came out as."""
     try:
         sample = samples.get(index)
-        return sample, Loaded(fingerprint(sample))
+        return sample, Loaded(sample_fingerprint(sample))
     except BaseException as error:
         return None, Loaded(None, f"{type(error).__name__}: {error}".splitlines()[0][:300])
 

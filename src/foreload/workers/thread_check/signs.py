@@ -25,7 +25,7 @@ from foreload.dataset_state.names import names_used
 from foreload.dataset_state.walk import walk
 from foreload.protocol import UserCode
 
-__all__ = ["Seen", "Signs", "find_signs", "observe"]
+__all__ = ["Seen", "Signs", "find_signs", "seen_by_name"]
 
 # What threads may share whatever it holds, or holds for each thread.
 _OPAQUE = (logging.Logger, logging.Handler, logging.LoggerAdapter, threading.local, threading.Thread)
@@ -82,7 +82,7 @@ class Signs:
     notes: list[str] = field(default_factory=list)
 
 
-def observe(roots: Iterable[tuple[str, Any]]) -> dict[str, Seen]:
+def seen_by_name(roots: Iterable[tuple[str, Any]]) -> dict[str, Seen]:
     """Return what objects hold, and the global variables that their methods use, by name.
 
     Args:
@@ -113,7 +113,7 @@ def find_signs(before: dict[str, Seen], first: dict[str, Seen], last: dict[str, 
     ...         return index
     >>> counter, seen = Counter(), []
     >>> for index in range(3):
-    ...     seen.append(observe([("", counter)])); _ = counter[index]
+    ...     seen.append(seen_by_name([("", counter)])); _ = counter[index]
     >>> find_signs(*seen).findings
     ["Loading changes 'calls', which threads would do at the same time."]
     """

@@ -17,8 +17,8 @@ from typing import Any
 from foreload._torch import compute_alone
 from foreload.workers.surroundings import ThreadSurroundings
 from foreload.workers.thread_check.alone import Alone
-from foreload.workers.thread_check.fingerprint import fingerprint
-from foreload.workers.thread_check.loading import KEY, Loaded, Progress, Samples, global_states, load
+from foreload.workers.thread_check.fingerprint import sample_fingerprint
+from foreload.workers.thread_check.loading import KEY, CurrentSamples, Loaded, Samples, global_states, load
 from foreload.workers.worker_info import WorkerIdentity
 
 __all__ = ["NUM_PATTERNS", "Threads", "load_by_threads", "patience"]
@@ -82,7 +82,13 @@ class Threads:
 
 
 def load_by_threads(
-    samples: Samples, alone: Alone, pattern: int, count: int, progress: Progress, until: float, deadline: float
+    samples: Samples,
+    alone: Alone,
+    pattern: int,
+    count: int,
+    progress: CurrentSamples,
+    until: float,
+    deadline: float,
 ) -> Threads:
     """Load samples by threads at once, and compare them with those loaded alone.
 
@@ -147,7 +153,7 @@ def _order(indices: list[int], pattern: int, worker: int, count: int) -> list[in
 class _Trial:
     """Threads that load the same samples, in orders of their own."""
 
-    def __init__(self, samples: Samples, alone: Alone, count: int, progress: Progress, until: float) -> None:
+    def __init__(self, samples: Samples, alone: Alone, count: int, progress: CurrentSamples, until: float) -> None:
         self.found = Threads()
         self.last = time.monotonic()  # when the last sample came
         self.failure: BaseException | None = None
@@ -183,7 +189,7 @@ class _Trial:
                 return
             sample, loaded = self._one(worker, index)
             self._barrier.wait()  # all have loaded one
-            if loaded.sample is not None and loaded.sample.different(fingerprint(sample)) is not None:
+            if loaded.sample is not None and loaded.sample.different(sample_fingerprint(sample)) is not None:
                 with self._lock:
                     self.found.changed.add(index)
         for index in order * _FREE_PASSES:

@@ -8,7 +8,17 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["COUNTERS", "EPOCHS", "SPAN_NUMBERS", "STAGES", "STAGE_COUNTERS", "Here", "Lane", "size_of", "start_of"]
+__all__ = [
+    "COUNTERS",
+    "EPOCHS",
+    "SPAN_NUMBERS",
+    "STAGES",
+    "STAGE_COUNTERS",
+    "Here",
+    "ThreadLane",
+    "size_of",
+    "start_of",
+]
 
 STAGES = ("order", "read", "decode", "cache", "sample", "transform", "batch", "wait", "device")
 STAGE_COUNTERS = ("count", "wall", "cpu", "samples", "bytes")
@@ -57,7 +67,7 @@ def start_of(part: str) -> int:
     return {"counters": 0, "epochs": _EPOCHS_AT, "spans": _SPANS_AT, **_STAGE}[part]
 
 
-class Lane:
+class ThreadLane:
     """Counters and spans of one thread, in a file.
 
     Args:
@@ -214,9 +224,9 @@ class Here(threading.local):
         last: the lane of the loop whose batch it works on.
     """
 
-    lane: Lane | None = None
-    own: Lane | None = None
-    last: Lane | None = None
+    lane: ThreadLane | None = None
+    own: ThreadLane | None = None
+    last: ThreadLane | None = None
 
     def forget(self) -> None:
         """Reset the state, in a fork."""

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from .lanes import Here, Lane
+from .lanes import Here, ThreadLane
 
 __all__ = ["LoaderCounts", "LoopCounts", "Session", "rows", "where_of"]
 
@@ -25,7 +25,7 @@ class Session:
     Args:
         folder: folder for the files: one per thread, and two per loader.
         spans: spans kept per thread.
-        mark: see :class:`Lane`.
+        mark: see :class:`ThreadLane`.
     """
 
     def __init__(self, folder: str, spans: int, mark: Any = None) -> None:
@@ -40,12 +40,12 @@ class Session:
         self.here.forget()
         self.loaders = []
 
-    def own_lane(self) -> Lane:
+    def own_lane(self) -> ThreadLane:
         """Return the lane of this thread."""
         lane = self.here.own
         if lane is None:
             name = f"{os.getpid()}-{threading.get_native_id()}-{time.monotonic_ns()}.lane"
-            lane = self.here.own = Lane(os.path.join(self.folder, name), self.spans, self.mark)
+            lane = self.here.own = ThreadLane(os.path.join(self.folder, name), self.spans, self.mark)
         return lane
 
     def loader(self, loader: Any, about: dict[str, Any]) -> LoaderCounts:
@@ -75,7 +75,7 @@ class LoaderCounts:
         self.loader = weakref.ref(loader)
         self.key = key
         self._about = os.path.join(session.folder, f"{os.getpid()}-{len(session.loaders)}.loader")
-        self.lane = Lane(f"{self._about}.lane", _MAX_WAITS, session.mark)
+        self.lane = ThreadLane(f"{self._about}.lane", _MAX_WAITS, session.mark)
         self.epochs = 0
         self.is_stream = bool(about["iterable"])
         self._write({"pid": os.getpid(), **about})

@@ -1,6 +1,6 @@
 // What to change, with buttons that copy the arguments.
 
-import { $, build, count, element, setText } from "./words.js";
+import { $, build, count, element, setText } from "./elements.js";
 
 const TOLD = 2500; // milliseconds for which a button says what it has done
 

@@ -1,7 +1,7 @@
 // The benchmark: its form, its progress and its results.
 
 import { bars } from "./plots.js";
-import { $, build, bytes, count, element, quantity, setText, seconds, text } from "./words.js";
+import { $, build, bytes, count, element, quantity, setText, seconds, text } from "./elements.js";
 
 const form = $("wish");
 let asked = false;

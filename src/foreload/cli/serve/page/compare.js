@@ -1,7 +1,7 @@
 // Runs over each other: throughput and waiting, aligned by the time since their start or by batches.
 
 import { lines } from "./plots.js";
-import { $, build, clockTime, count, element, percent, text } from "./words.js";
+import { $, build, clockTime, count, element, percent, text } from "./elements.js";
 
 const COLOURS = ["run-0", "run-1", "run-2", "run-3", "run-4", "run-5"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];

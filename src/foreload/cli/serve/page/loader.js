@@ -2,7 +2,7 @@
 
 import { showAdvice } from "./advice.js";
 import { areas, clear, curve, gaps, memory, timeline } from "./plots.js";
-import { $, about, build, bytes, clockTime, count, element, quantity, percent, setText, seconds, text } from "./words.js";
+import { $, about, build, bytes, clockTime, count, element, quantity, percent, setText, seconds, text } from "./elements.js";
 
 const MEANING = {
   order: "drawing the order, planning the cache",

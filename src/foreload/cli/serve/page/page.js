@@ -4,7 +4,7 @@ import { showTrial } from "./bench.js";
 import { showComparison } from "./compare.js";
 import { showLoader } from "./loader.js";
 import { soon } from "./turns.js";
-import { $, build, bytes, count, element, quantity, percent, setText, text } from "./words.js";
+import { $, build, bytes, count, element, quantity, percent, setText, text } from "./elements.js";
 
 let state = null;
 let past = {};

@@ -1,7 +1,7 @@
 // Curves, areas, bars and the timeline, drawn by plotly in the colours of the page.
 
 import { soon } from "./turns.js";
-import { $, bytes, count, quantity, seconds, text } from "./words.js";
+import { $, bytes, count, quantity, seconds, text } from "./elements.js";
 
 function colour(name) {
   const style = getComputedStyle(document.documentElement);

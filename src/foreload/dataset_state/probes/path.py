@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Path", "Place", "Step"]
+__all__ = ["Path", "Step", "ValuePath"]
 
 # Names, each with a number, since several may be alike.
 Path = tuple[tuple[str, int], ...]
 
 
-class Place(NamedTuple):
-    """A place in what a look is at.
+class ValuePath(NamedTuple):
+    """A place in what a probe is of.
 
     Attributes:
         path: to that.
-        look: the kind of the look; there may be several.
-        name, number: of what is there, as the look has it.
+        probe: the kind of the probe; there may be several.
+        name, number: of what is there, as the probe has it.
     """
 
     path: Path
-    look: str
+    probe: str
     name: str
     number: int
 

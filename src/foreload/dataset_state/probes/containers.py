@@ -1,4 +1,4 @@
-"""Looks at containers: their values, and all that is in them."""
+"""Probes of containers: their values, and all that is in them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from types import MappingProxyType
 from typing import Any
 
 from foreload.dataset_state.kept import kept_values
-from foreload.dataset_state.looks.look import is_same, made_of_pairs
-from foreload.dataset_state.looks.references import References
+from foreload.dataset_state.probes.probe import is_same, made_of_pairs
+from foreload.dataset_state.probes.references import References
 from foreload.dataset_state.walk import plain_iter
 
-__all__ = ["ATOMS", "MOST_RECORDS", "Contents", "Kept", "Records", "Unordered", "are_settled"]
+__all__ = ["ATOMS", "MOST_RECORDS", "CachedFunction", "Contents", "Records", "Unordered", "are_settled"]
 
 # The most containers that are looked at, within others.
 MOST_RECORDS = 200_000
 
 # Larger containers are compared with less care for what is equal, but of another type.
-_SHORT = 100_000
+_MAX_EXACT_LENGTH = 100_000
 
 ATOMS: frozenset[type] = frozenset({int, float, complex, bool, str, bytes, type(None)})
 _FROZEN: frozenset[type] = frozenset({tuple, frozenset})
@@ -45,7 +45,7 @@ def are_settled(values: Collection[Any]) -> bool:
 
 
 class Contents:
-    """A look at the values of a container."""
+    """A probe of the values of a container."""
 
     def __init__(self, name: str, value: Any) -> None:
         self.name, self._value = name, value
@@ -81,10 +81,10 @@ class Contents:
     def lacks(self, place: tuple[str, int]) -> bool:
         return _lacks(self._items(), place[1])
 
-    def tell(self, references: References) -> bool:
+    def add_to(self, references: References) -> bool:
         value, before = self._value, self._before
         # (Long ones Python compares faster, and to look at all objects in them takes memory in forked processes.)
-        if type(value) not in (list, dict) or len(before[0]) > _SHORT or self.changed() is not None:
+        if type(value) not in (list, dict) or len(before[0]) > _MAX_EXACT_LENGTH or self.changed() is not None:
             return False
         if not all(map(is_, chain(*self._items()), chain(*before))):
             return False
@@ -104,7 +104,7 @@ def _lacks(parts: Iterable[Any], number: int) -> bool:
 def _are_items(values: Any, before: Any) -> bool:
     if not isinstance(before, list):
         return bool(values == before)
-    if len(before) > _SHORT:
+    if len(before) > _MAX_EXACT_LENGTH:
         try:
             return bool((values if type(values) is list else list(values)) == before)
         except Exception:  # a comparison of the user's objects may raise anything
@@ -114,7 +114,7 @@ def _are_items(values: Any, before: Any) -> bool:
 
 
 class Records:
-    """A look at many containers at once, and at those within them.
+    """A probe of many containers at once, and at those within them.
 
     Args:
         name: of what holds them.
@@ -126,8 +126,8 @@ class Records:
             dict, set or tuple of Python's own.
 
     >>> records = [{"box": [1, 2]}, {"box": [3, 4]}]
-    >>> look = Records("records", records)
-    >>> look.changed(), records[1]["box"].append(5), look.changed()
+    >>> probe = Records("records", records)
+    >>> probe.changed(), records[1]["box"].append(5), probe.changed()
     (None, None, 'records')
     """
 
@@ -179,7 +179,7 @@ class Records:
     def lacks(self, place: tuple[str, int]) -> bool:
         return _lacks(self._views, place[1])
 
-    def tell(self, references: References) -> bool:
+    def add_to(self, references: References) -> bool:
         if self._sets or not all(map(is_, chain.from_iterable(self._views), self._values)):
             return False
         references.contents(self._containers, self._lengths, self._values)
@@ -190,8 +190,8 @@ class Unordered(list[Any]):
     """Values whose order means nothing."""
 
 
-class Kept:
-    """A look at a function that keeps what it returns."""
+class CachedFunction:
+    """A probe of a function that keeps what it returns."""
 
     def __init__(self, name: str, function: Any) -> None:
         self.name, self._function = name, function
@@ -210,5 +210,5 @@ class Kept:
     def lacks(self, place: tuple[str, int]) -> bool:
         return not kept_values(self._function)
 
-    def tell(self, references: References) -> bool:
+    def add_to(self, references: References) -> bool:
         return False

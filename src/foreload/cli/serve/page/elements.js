@@ -1,4 +1,4 @@
-// Numbers with units, and page elements. An amount is [text, unit], with three significant digits.
+// Page elements, and numbers with units. An amount is [text, unit], with three significant digits.
 
 export const $ = (id) => document.getElementById(id);
 

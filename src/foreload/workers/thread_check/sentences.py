@@ -1,4 +1,4 @@
-"""Words for what happened when threads loaded samples."""
+"""Sentences about what happened when threads loaded samples."""
 
 from __future__ import annotations
 

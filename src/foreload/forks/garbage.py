@@ -1,4 +1,4 @@
-"""Imports without garbage collections, each of which takes longer than they do: it looks through all of torch."""
+"""Garbage collections, and blocks without any: each looks through all that torch has made."""
 
 from __future__ import annotations
 

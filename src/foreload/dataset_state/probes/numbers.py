@@ -1,4 +1,4 @@
-"""Looks at the numbers of tensors and arrays."""
+"""Probes of the numbers of tensors and arrays."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 
 from foreload._torch import tensor_version
 from foreload.checks import Array
-from foreload.dataset_state.looks.look import IsSame, is_same
-from foreload.dataset_state.looks.writes import MIN_WATCHED_BYTES, Unwritten
+from foreload.dataset_state.probes.probe import IsSame, is_same
+from foreload.dataset_state.probes.writes import MIN_WATCHED_BYTES, Unwritten
 from foreload.datasets.mapped_files import mapping_of_large
 
-__all__ = ["Numbers", "Room", "is_of_compiler", "memory_of", "numbers_of", "objects_in", "spread"]
+__all__ = ["Numbers", "Room", "compare_numbers", "is_of_compiler", "memory_of", "objects_in", "spread"]
 
 # Numbers that take so many bytes are compared as a whole; of more, those at so many places, or in a file.
 _MOST_BYTES, _MOST_PLACES, _MOST_IN_FILE = 1 << 24, 1_024, 16
@@ -48,10 +48,10 @@ class Room:
 
 
 class Numbers:
-    """A look at the numbers of a tensor or an array, and at whether a tensor without attributes has got some.
+    """A probe of the numbers of a tensor or an array, and of whether a tensor without attributes has got some.
 
     Args:
-        name: of what is looked at.
+        name: of what is probed.
         value: it.
         room: for copies of the numbers; where there is none, some are compared.
     """
@@ -68,7 +68,7 @@ class Numbers:
         room.left += copied
         room.watched += watched
         left, unwatched = room.left, room.watched
-        self._are_same = list(numbers_of(self._value, room))
+        self._are_same = list(compare_numbers(self._value, room))
         self._taken = left - room.left, unwatched - room.watched
 
     def begin(self) -> None:
@@ -90,7 +90,7 @@ class Numbers:
     def lacks(self, place: tuple[str, int]) -> bool:
         return False
 
-    def tell(self, references: Any) -> bool:
+    def add_to(self, references: Any) -> bool:
         return False
 
     def sent(self) -> None:
@@ -136,7 +136,7 @@ def _whose_memory(value: Any) -> tuple[bool, Any, int | None] | None:
     return None
 
 
-def numbers_of(value: Any, room: Room) -> Iterator[IsSame]:
+def compare_numbers(value: Any, room: Room) -> Iterator[IsSame]:
     """Compare the numbers of a tensor or an array, all of them unless they are many."""
     numbers: Any = value
     if isinstance(value, torch.Tensor):

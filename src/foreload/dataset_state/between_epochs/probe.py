@@ -1,4 +1,4 @@
-"""A look at what a script sets in its dataset between epochs, which cached samples do not have."""
+"""A probe of what a script sets in its dataset between epochs, which cached samples do not have."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _Key = tuple[int, str]
 
 
 class BetweenEpochs:
-    """A look at the attributes of a dataset of the user's class, and of the user's objects in it.
+    """A probe of the attributes of a dataset of the user's class, and of the user's objects in it.
 
     An attribute, of an object or its class, counts if code that loads samples reads it and does not set it, as it
     does a count, or a file that is opened when it is first needed; so do the methods that are called. Numbers and
@@ -61,9 +61,9 @@ class BetweenEpochs:
     ...     def __getitem__(self, index):
     ...         self.loads += 1
     ...         return self.epoch * index
-    >>> scaled = Scaled(); look = BetweenEpochs(scaled)
-    >>> _ = scaled[3]; scaled.loads = 0; look.changed()
-    >>> scaled.epoch = 1; look.changed(), look.changed()
+    >>> scaled = Scaled(); probe = BetweenEpochs(scaled)
+    >>> _ = scaled[3]; scaled.loads = 0; probe.changed()
+    >>> scaled.epoch = 1; probe.changed(), probe.changed()
     ('epoch', None)
     """
 
@@ -77,7 +77,7 @@ class BetweenEpochs:
         """Return what stands for the value of each attribute; None if that cannot be told."""
         found: dict[_Key, Any] = {}
         held: list[Any] = []
-        # The user's objects may raise anything when they are looked at, and this is no more than a look.
+        # The user's objects may raise anything when they are looked at, and this is no more than a probe.
         try:
             self._read, attributes = _attributes(self._dataset)
             for owner, name, value in islice(attributes, _MOST_ATTRIBUTES):
@@ -90,7 +90,7 @@ class BetweenEpochs:
         return found
 
     def changed(self) -> str | None:
-        """Return the name of an attribute that has been set since the last look; None if none has."""
+        """Return the name of an attribute that has been set since it was last asked; None if none has."""
         before, held, known = self._before, self._held, self._read
         now = self._before = self._settings()
         del held  # what is new has other ids

@@ -20,9 +20,9 @@ import torch
 from foreload.cache.fingerprint.content import ContentPickler
 from foreload.dataset_state.digest import checksum, digest
 from foreload.dataset_state.handles import handle_kind, is_open, is_written
-from foreload.dataset_state.looks.containers import ATOMS, Unordered
-from foreload.dataset_state.looks.numbers import memory_of, spread
-from foreload.dataset_state.looks.path import Place
+from foreload.dataset_state.probes.containers import ATOMS, Unordered
+from foreload.dataset_state.probes.numbers import memory_of, spread
+from foreload.dataset_state.probes.path import ValuePath
 from foreload.dataset_state.sealed import is_made_of_samples, is_sealed
 from foreload.dataset_state.walk import walk
 
@@ -34,16 +34,16 @@ _MOST_PLACES = 16
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 # Hashes of what has been made, by the place.
-Fills = Mapping[Place, bytes]
+Fills = Mapping[ValuePath, bytes]
 
 # What stands before the hash of what holds something open, and of what does not.
 _OPEN, _CLOSED = b"o", b"c"
 
 
-def contents_of(made: Iterable[tuple[Place, Any]]) -> Fills:
+def contents_of(made: Iterable[tuple[ValuePath, Any]]) -> Fills:
     """Return hashes of what has been made; b"" for what each process opens for itself.
 
-    >>> place = Place((("dataset", 0),), "Attributes", "size", 0)
+    >>> place = ValuePath((("dataset", 0),), "Attributes", "size", 0)
     >>> contents_of([(place, 3)]) == contents_of([(place, 3)])
     True
     >>> contents_of([(place, 3)]) == contents_of([(place, 4)])
@@ -57,7 +57,7 @@ def opens(fills: Fills) -> bool:
     return not all(known.startswith(_CLOSED) for known in fills.values())
 
 
-def may_fill(place: Place, value: Any, fills: Fills) -> bool:
+def may_fill(place: ValuePath, value: Any, fills: Fills) -> bool:
     """Whether a value may take the place of nothing.
 
     Args:

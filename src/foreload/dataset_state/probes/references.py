@@ -1,4 +1,4 @@
-"""A comparison of many looks at once, by whether everything is the very object that it was."""
+"""A comparison of many probes at once, by whether everything is the very object that it was."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from foreload.checks import Array
 __all__ = ["References"]
 
 
-class _Look(Protocol):
+class _Probe(Protocol):
     def changed(self) -> str | None: ...
 
-    def tell(self, references: References) -> bool:
-        """Add what there was to the references; return whether the look need not be asked if these hold.
+    def add_to(self, references: References) -> bool:
+        """Add what there was to the references; return whether the probe need not be asked if these hold.
 
-        As the look noted it, not as it is: another thread may change it meanwhile.
+        As the probe noted it, not as it is: another thread may change it meanwhile.
         """
 
 
 class References:
-    """Variables, attributes and containers of all looks, which are most often the objects that they were.
+    """Variables, attributes and containers of all probes, which are most often the objects that they were.
 
-    To ask look by look takes about half a microsecond each, and several times as long where the caches of the
+    To ask probe by probe takes about half a microsecond each, and several times as long where the caches of the
     processor hold other things, as they do after a step of training.
 
     Args:
-        looks: the looks; they are asked where that cannot be told from the references alone.
+        probes: the probes; they are asked where that cannot be told from the references alone.
 
-    >>> from foreload.dataset_state.looks.containers import Contents
+    >>> from foreload.dataset_state.probes.containers import Contents
     >>> weights = [1, 2]
     >>> references = References([Contents("weights", weights)])
     >>> references.hold(), weights.append(3), references.hold()
     (True, None, False)
     """
 
-    def __init__(self, looks: Iterable[_Look]) -> None:
+    def __init__(self, probes: Iterable[_Probe]) -> None:
         variables, attributes = self._new_variables, self._new_attributes = _Named(), _Named()
         self._typed: tuple[list[Any], list[type]] = ([], [])
         self._containers: list[list[Any] | dict[Any, Any]] = []
         self._new_sizes: list[int] = []
         self._held: list[list[Any]] = []  # what they held, several at a time
-        self._others = [look for look in looks if not look.tell(self)]
+        self._others = [probe for probe in probes if not probe.add_to(self)]
         self._variables, self._attributes = variables.columns(), attributes.columns()
         self._sizes = np.array(self._new_sizes, np.int64)
         contents = chain.from_iterable(self._held)
@@ -85,7 +85,7 @@ class References:
             and _native.are_attributes(*self._attributes)
             and _native.are_variables(*self._variables)
             and _native.are_contents(self._containers, self._sizes, self._contents)
-            and all(look.changed() is None for look in self._others)
+            and all(probe.changed() is None for probe in self._others)
         )
 
 

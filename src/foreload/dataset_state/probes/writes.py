@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from foreload import _native
 from foreload.checks import Array
-from foreload.dataset_state.looks.look import IsSame
+from foreload.dataset_state.probes.probe import IsSame
 
 __all__ = ["MIN_WATCHED_BYTES", "Unwritten"]
 
@@ -55,7 +55,7 @@ class Unwritten:
         return self._is_same
 
     def _is_written(self) -> bool | None:
-        """Whether it has been written to since the last look; None: nobody knows."""
+        """Whether it has been written to since the last time; None: nobody knows."""
         if self._watch is None:
             return None
         is_written: bool | None = self._watch.look()

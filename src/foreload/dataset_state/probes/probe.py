@@ -1,4 +1,4 @@
-"""Looks at a variable, at attributes, and at what is the same or is not."""
+"""Probes of a variable, of attributes, and of what is the same or is not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any, Protocol
 
-from foreload.dataset_state.looks.references import References
+from foreload.dataset_state.probes.references import References
 
-__all__ = ["MISSING", "Attributes", "Look", "Value", "Whole", "is_same"]
+__all__ = ["MISSING", "Attributes", "Probe", "Value", "Whole", "is_same"]
 
 _PLAIN = (int, float, complex, str, bytes, type(None))
 
@@ -19,11 +19,11 @@ MISSING = object()
 IsSame = Callable[[], bool]
 
 
-class Look(Protocol):
-    """A look at something that may have been changed.
+class Probe(Protocol):
+    """A probe of something that may have been changed.
 
     Attributes:
-        name: of what is looked at.
+        name: of what is probed.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Look(Protocol):
     def renew(self) -> None:
         """Compare with what is there now from here on."""
 
-    def tell(self, references: References) -> bool:
-        """Add what is looked at to the references; return whether nothing has changed as long as these hold."""
+    def add_to(self, references: References) -> bool:
+        """Add what is probed to the references; return whether nothing has changed as long as these hold."""
 
 
 @dataclass
 class Whole:
-    """A look at something that is the same or is not."""
+    """A probe of something that is the same or is not."""
 
     name: str
     is_same: IsSame
@@ -63,15 +63,15 @@ class Whole:
     def renew(self) -> None:
         """Go on to compare with what was there before."""
 
-    def tell(self, references: References) -> bool:
+    def add_to(self, references: References) -> bool:
         return False
 
 
 class Value:
-    """A look at one variable, attribute or slot.
+    """A probe of one variable, attribute or slot.
 
     Args:
-        name: of what is looked at.
+        name: of what is probed.
         get: returns it.
         place: what holds it, and the name that it has there; None: it is no variable or attribute.
     """
@@ -91,7 +91,7 @@ class Value:
     def renew(self) -> None:
         self.before = self._get()
 
-    def tell(self, references: References) -> bool:
+    def add_to(self, references: References) -> bool:
         if self._place is None or self._get() is not self.before:
             return False
         holder, name = self._place
@@ -106,7 +106,7 @@ class Value:
 
 
 class Attributes:
-    """A look at the attributes of an object or a class, all but some.
+    """A probe of the attributes of an object or a class, all but some.
 
     Args:
         name: of what has them.
@@ -140,7 +140,7 @@ class Attributes:
     def lacks(self, place: tuple[str, int]) -> bool:
         return _is_nothing(vars(self._holder).get(place[0], MISSING))
 
-    def tell(self, references: References) -> bool:
+    def add_to(self, references: References) -> bool:
         own = vars(self._holder)
         if type(own) is not dict or vars(self._holder) is not own:
             return False

@@ -1,1 +1,0 @@
-"""Looks at one value each: whether it is what it was before."""

@@ -1,0 +1,1 @@
+"""Probes of one value each: whether it is what it was before."""
