@@ -8,6 +8,7 @@ import random
 import sys
 import warnings
 from collections.abc import Mapping
+from contextvars import ContextVar
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 __all__ = [
     "PANDAS_PARTS",
+    "WARNINGS_CONTEXT",
     "allow_child_processes",
     "bit_generator",
     "environment_bytes",
@@ -23,13 +25,18 @@ __all__ = [
     "global_random_state",
     "is_accelerate",
     "leave_fork_lock",
+    "recorded_warnings",
     "registered_reducers",
     "tracker_descriptor",
+    "warning_filters",
     "warning_writer",
 ]
 
 # The attributes in which a table of pandas has the manager of its columns, and one of its arrays its numbers.
 PANDAS_PARTS = "_mgr", "_ndarray"
+# The context variable that has the filters of a ``warnings.catch_warnings`` block where sys.flags.context_aware_warnings
+# is set, as in builds of Python 3.14 without the GIL; None: there is none.
+WARNINGS_CONTEXT: ContextVar[Any] | None = getattr(warnings, "_warnings_context", None)
 # What is registered to be sent to processes in a way of its own.
 registered_reducers: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 
@@ -58,6 +65,20 @@ def environment_bytes() -> Mapping[Any, Any]:
     """Return the environment's variables as they are kept: to decode all of them takes longer."""
     kept: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
     return kept
+
+
+def warning_filters() -> list[Any]:
+    """Return the filters of warnings in the present context."""
+    find = getattr(warnings, "_get_filters", None)
+    filters: list[Any] = warnings.filters if find is None else find()  # type: ignore[assignment]
+    return filters
+
+
+def recorded_warnings() -> list[Any] | None:
+    """Return the list of ``catch_warnings(record=True)`` that is in the present context; None if it is elsewhere."""
+    find = getattr(warnings, "_get_context", None)
+    recorded: list[Any] | None = None if find is None else find().log
+    return recorded
 
 
 def warning_writer() -> Any:

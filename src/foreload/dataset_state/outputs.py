@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
-from foreload._libraries import warning_writer
+from foreload._libraries import recorded_warnings, warning_writer
 from foreload.checks import module_of, optional
 from foreload.dataset_state.digest import contents, digests_of
 from foreload.dataset_state.gathered import Gathered
@@ -63,7 +63,7 @@ def _ends() -> list[list[Any]]:
         if (end := _end_of_handler(handler)) is not None:
             least = max(logging.root.level, optional(handler, "level") or 0)
             logged += [end, (least, logging.root.manager.disable)]
-    return [printed, logged, _shows()]
+    return [printed, logged, [*_shows(), recorded_warnings()]]
 
 
 def _end(stream: Any) -> Any:
@@ -118,6 +118,8 @@ def _present() -> Iterator[tuple[str, Callable[[], Any]]]:
     for show in _shows():
         if isinstance(optional(show, "__self__"), list) or not is_installed(module_of(show)):
             yield _NAMES[2], lambda show=show: _kept_by(show)  # type: ignore[misc]
+    if (recorded := recorded_warnings()) is not None:
+        yield _NAMES[2], lambda: len(recorded)
 
 
 def _loggers() -> list[Any]:

@@ -6,7 +6,6 @@ import locale
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreload._libraries import environment_bytes
+from foreload._libraries import WARNINGS_CONTEXT, environment_bytes, warning_filters
 from foreload._torch import innermost_function_mode
 from foreload.batch.context import autocast_dtypes
 from foreload.checks import optional
@@ -56,8 +55,9 @@ def _environment() -> Any:
 
 def filters_of_errors() -> Any:
     """Return the filters by which warnings are errors, and those that come before these."""
-    last = max((place for place, each in enumerate(warnings.filters) if each[0] == "error"), default=-1)
-    return warnings.filters[: last + 1]
+    filters = warning_filters()
+    last = max((place for place, each in enumerate(filters) if each[0] == "error"), default=-1)
+    return filters[: last + 1]
 
 
 def _variables_of_torch() -> set[ContextVar[Any]]:
@@ -171,6 +171,9 @@ class Settings:
         known = {**now, **before} if of_new else before
         pairs = ((each, now.get(each, before), before.get(each, before)) for each in known)
         names = [each for each, one, other in pairs if not (one is other or _is_equal(one, other))]
+        names = [
+            each for each in names if each is not WARNINGS_CONTEXT
+        ]  # whose filters are a setting of their own
         if not self._of_torch.issuperset(names):
             self._of_torch = _variables_of_torch() | {each for each in names if each.name.startswith("torch.")}
         return not self._of_torch.issuperset(names)
