@@ -34,7 +34,7 @@ __all__ = [
 
 # The attributes in which a table of pandas has the manager of its columns, and one of its arrays its numbers.
 PANDAS_PARTS = "_mgr", "_ndarray"
-# The context variable that has the filters of a ``warnings.catch_warnings`` block where sys.flags.context_aware_warnings
+# The context variable that has the filters of a ``warnings.catch_warnings`` block if sys.flags.context_aware_warnings
 # is set, as in builds of Python 3.14 without the GIL; None: there is none.
 WARNINGS_CONTEXT: ContextVar[Any] | None = getattr(warnings, "_warnings_context", None)
 # What is registered to be sent to processes in a way of its own.
@@ -75,7 +75,7 @@ def warning_filters() -> list[Any]:
 
 
 def recorded_warnings() -> list[Any] | None:
-    """Return the list of ``catch_warnings(record=True)`` that is in the present context; None if it is elsewhere."""
+    """Return the list of ``catch_warnings(record=True)`` in the present context; None if it is elsewhere."""
     find = getattr(warnings, "_get_context", None)
     recorded: list[Any] | None = None if find is None else find().log
     return recorded
