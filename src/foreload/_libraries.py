@@ -34,8 +34,8 @@ __all__ = [
 
 # The attributes in which a table of pandas has the manager of its columns, and one of its arrays its numbers.
 PANDAS_PARTS = "_mgr", "_ndarray"
-# The context variable that has the filters of a ``warnings.catch_warnings`` block if sys.flags.context_aware_warnings
-# is set, as in builds of Python 3.14 without the GIL; None: there is none.
+# The context variable that has the filters of a ``warnings.catch_warnings`` block where
+# sys.flags.context_aware_warnings is set, as in builds of Python 3.14 without the GIL; None: there is none.
 WARNINGS_CONTEXT: ContextVar[Any] | None = getattr(warnings, "_warnings_context", None)
 # What is registered to be sent to processes in a way of its own.
 registered_reducers: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]

@@ -171,9 +171,8 @@ class Settings:
         known = {**now, **before} if of_new else before
         pairs = ((each, now.get(each, before), before.get(each, before)) for each in known)
         names = [each for each, one, other in pairs if not (one is other or _is_equal(one, other))]
-        names = [
-            each for each in names if each is not WARNINGS_CONTEXT
-        ]  # whose filters are a setting of their own
+        # (The filters in that of warnings are a setting of their own.)
+        names = [each for each in names if each is not WARNINGS_CONTEXT]
         if not self._of_torch.issuperset(names):
             self._of_torch = _variables_of_torch() | {each for each in names if each.name.startswith("torch.")}
         return not self._of_torch.issuperset(names)
