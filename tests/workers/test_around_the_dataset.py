@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 import foreload as fl
+import foreload.workers.worker as worker_module
 from tests.workers.followed import Squares
 
 
@@ -118,6 +119,31 @@ def test_the_programs_own_signal_handlers_are_called_once(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def test_a_worker_that_is_not_set_up_yet_leaves_signals_to_the_program(
+    choose: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    choose(2)
+    saved, set_up = tmp_path / "saved", worker_module.set_up_process
+
+    def save(number: int, frame: Any) -> None:
+        with saved.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    def signalled(worker: int, task: Any) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        set_up(worker, task)
+
+    monkeypatch.setattr(worker_module, "set_up_process", signalled)
+    before = signal.signal(signal.SIGUSR1, save)
+    try:
+        batches = [*fl.DataLoader(Squares(), batch_size=4)]
+        os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert torch.cat(batches).tolist() == [Squares()[index] for index in range(len(Squares()))]
+    assert saved.read_text().split() == [str(os.getpid())]
 
 
 MODULE = """

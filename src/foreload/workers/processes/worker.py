@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from foreload.workers.pool import Answers, Worker
 from foreload.workers.processes.header import SharedHeader
 from foreload.workers.processes.pipes import Channel, Descriptor
 from foreload.workers.processes.slots import ConsumerSlots
+from foreload.workers.start.set_up import postponed_signals
 from foreload.workers.start.template import TemplateProcess, process_class
 from foreload.workers.worker import STACKS_SIGNAL, WorkerTask, work
 
@@ -60,7 +61,11 @@ class ProcessWorker(Worker):
         try:
             self._header = SharedHeader(self._file)
             self.process = process_class(context)(target=work, args=arguments, daemon=True)
-            with forking() if task.is_chosen else free_generator():
+            is_fork = context.get_start_method() == "fork"  # a program would inherit which signals are postponed
+            with (
+                forking() if task.is_chosen else free_generator(),
+                postponed_signals() if is_fork else nullcontext(),
+            ):
                 self.process.start()
         except BaseException:
             self.close()

@@ -25,7 +25,7 @@ from foreload.forks.unshare import unshare
 from foreload.workers import compute
 from foreload.workers.start.method import start_nested_no_processes
 
-__all__ = ["become_worker", "set_up_process"]
+__all__ = ["become_worker", "postponed_signals", "set_up_process"]
 
 
 def set_up_process(worker: int, task: Any) -> None:
@@ -40,12 +40,31 @@ def set_up_process(worker: int, task: Any) -> None:
             signal.signal(signal.SIGINT, _pass_over)
         if task.is_hidden:
             _leave_to_the_program()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, getattr(_own, "postponed", ()))
     name_worker_process()
     become_worker(worker, task)
 
 
 # Signals that terminals and job schedulers send to all processes of a program.
 _TO_GROUPS = (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+
+# Those that a thread, and a fork of it, gets later.
+_own = threading.local()
+
+
+@contextmanager
+def postponed_signals() -> Iterator[None]:
+    """Postpone signals to all processes of the program in this block, which forks a worker.
+
+    Until the worker is set up, it would handle them as the program does.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_GROUPS)
+    _own.postponed = postponed = set(_TO_GROUPS) - before
+    try:
+        yield
+    finally:
+        _own.postponed = set()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, postponed)
 
 
 def _leave_to_the_program() -> None:
