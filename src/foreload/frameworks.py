@@ -19,6 +19,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from foreload._libraries import is_accelerate
 from foreload._torch import TorchDataLoader, index_sampler
 from foreload.epochs.loader.accelerate import keep_states, pass_on_epochs
+from foreload.epochs.loader.own_options import set_group
 from foreload.epochs.loader.stateful import StatefulSource
 from foreload.errors import warn_user
 from foreload.machine import granted_cores
@@ -287,12 +288,11 @@ class AdaptableLoader(StatefulSource[T_co]):
         new = copy.copy(self)  # with what a derived class has put there
         vars(new).pop("_DataLoader__initialized")
         count, ahead = self.given_workers(arguments.get("prefetch_factor", self.prefetch_factor))
-        construct = self._fl_constructor()
         own = {**vars(self.own_options()), "skip": self._fl_skip}
         own |= {"persistent_workers": self.persistent_workers, "in_order": self.in_order}  # which Ray leaves out
         arguments |= {"num_workers": count, "prefetch_factor": ahead}
-        construct(new, **{**own, **arguments, "group": None})  # which it would refuse beside a sampler
-        new.set_group(self.own_options().group)
+        self._fl_constructor()(new, **{**own, **arguments, "group": None})  # refused beside a sampler
+        set_group(new, self.own_options().group)
         new.go_on_from(self)
         batches: Any = new.batch_sampler
         for sampler in new.keyed_samplers():

@@ -17,7 +17,7 @@ from foreload.record.recorder import Recorder
 from foreload.record.restart import Restart
 from foreload.workers.spec import Workers
 
-__all__ = ["OwnOptions", "Shown", "Unlisted", "WithOwnOptions", "check_sample_transform", "is_own"]
+__all__ = ["OwnOptions", "Shown", "Unlisted", "WithOwnOptions", "check_sample_transform", "is_own", "set_group"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -182,10 +182,6 @@ class WithOwnOptions(TorchDataLoader[T_co]):
         """Note the name under which this loader is published; None: it is not."""
         self._fl_published = name
 
-    def set_group(self, group: Any) -> None:
-        """Replace the option ``group``, with which a loader is not constructed beside a sampler."""
-        self._foreload = replace(self.own_options(), group=group)
-
     def own_options(self) -> OwnOptions:
         """Return the options as they are now."""
         options = self._foreload
@@ -206,6 +202,11 @@ class WithOwnOptions(TorchDataLoader[T_co]):
             options[name] if name in own and own[name] is value else value
             for name, value in zip(_MAY_BE_READ, read, strict=True)
         ]
+
+
+def set_group(loader: WithOwnOptions[Any], group: Any) -> None:
+    """Replace the option ``group`` of a loader, with which it is not constructed beside a sampler."""
+    loader._foreload = replace(loader.own_options(), group=group)
 
 
 def check_sample_transform(dataset: Any, transform: Any, cache: Any) -> Any:
