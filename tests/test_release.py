@@ -34,6 +34,17 @@ def test_the_package_says_that_it_is_typed() -> None:
     assert (Path(foreload.__file__).parent / "py.typed").is_file()
 
 
+def test_libraries_that_are_compiled_in_come_with_their_licences() -> None:
+    """The Independent JPEG Group's, BSD and MIT ask for it wherever only compiled code is given."""
+    texts = {name: (ROOT / name).read_text() for name in PROJECT["license-files"]}
+    assert set(texts) == {"LICENSE", "LICENSES.txt"}
+    libraries = texts["LICENSES.txt"]
+    assert "This software is based in part on the work of the Independent JPEG Group." in libraries
+    for owner in ("Thomas G. Lane", "D. R. Commander", "MIYASAKA Masaru", "Wenzel Jakob", "Goetghebuer-Planchon"):
+        assert owner in libraries
+    assert {f"!{name}" for name in texts} <= set((ROOT / ".dockerignore").read_text().split())
+
+
 def test_messages_name_packages_to_install() -> None:
     """A name such as foreload[yaml] would be looked up in an index, where foreload may not be, or be another."""
     extras = " ".join(" ".join(extra) for extra in PROJECT["optional-dependencies"].values())
@@ -129,7 +140,8 @@ def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Pa
         sdist.extractall(tmp_path, filter="data")
     assert not names & set(products)
     assert not {name for name in names if name.endswith((".o", ".a", ".so", ".pyc"))}
-    assert {"CMakeLists.txt", "native/core/workers/pool.hpp", "src/foreload/py.typed", "LICENSE"} <= names
+    assert {"CMakeLists.txt", "native/core/workers/pool.hpp", "src/foreload/py.typed"} <= names
+    assert set(PROJECT["license-files"]) <= names
 
     # All that the native module is compiled of is the same; scripts/wheel.sh compiles it from the sdist.
     unpacked = tmp_path / name.removesuffix(".tar.gz")
@@ -142,6 +154,7 @@ def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Pa
         for root in (tree, unpacked)
     )
     assert "foreload/py.typed" in from_tree
+    assert f"foreload-{foreload.__version__}.dist-info/licenses/LICENSES.txt" in from_tree
     assert from_sdist == from_tree
 
 
