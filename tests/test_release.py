@@ -121,7 +121,8 @@ def test_commands_of_containers_are_foreloads() -> None:
 @pytest.mark.skipif(find_spec("scikit_build_core") is None, reason="needs scikit-build-core")
 def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "data", "results", "*_cache", ".hypothesis")
+    made = (".venv", "env", "venv", "build", "dist", "data", "*_cache", ".hypothesis")
+    ignored = shutil.ignore_patterns(".git", "results", *made)
     shutil.copytree(ROOT, tree, ignore=ignored)
     products = [
         "build/cp311/core.o",
@@ -130,10 +131,12 @@ def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Pa
         "native/libcore.a",
         "data/a.jpg",
     ]
-    products += ["src/foreload/__pycache__/loader.pyc", ".venv/lib/python.py", "dist/foreload-0.0.1.tar.gz"]
+    products += ["src/foreload/__pycache__/loader.pyc", "dist/foreload-0.0.1.tar.gz"]
+    products += [f"{environment}/lib/python.py" for environment in (".venv", "env", "venv")]
     for product in products:
         (tree / product).parent.mkdir(parents=True, exist_ok=True)
         (tree / product).write_bytes(b"made here")
+    (tree / ".gitignore").unlink()  # as in a copy that git has not made
     name = _build("sdist", tree, tmp_path)
     with tarfile.open(tmp_path / name) as sdist:
         names = {member.partition("/")[2] for member in sdist.getnames()}
