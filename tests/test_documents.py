@@ -5,6 +5,7 @@ tests/export/test_trace.py runs the Python of profiling.md, tests/test_site.py t
 
 from __future__ import annotations
 
+import doctest
 import operator
 import re
 import tempfile
@@ -144,6 +145,14 @@ def test_extending() -> None:
 def test_data() -> None:
     data = run("docs/data.md", {})["data"]
     assert len(data) == 100
+
+
+def run_skipped_examples(value: Any, **names: Any) -> None:
+    """Run a docstring's examples, those too that are skipped where a package may be missing."""
+    text = value.__doc__.replace("# doctest: +SKIP", "")
+    example = doctest.DocTestParser().get_doctest(text, names, value.__name__, None, 0)
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 DOCUMENTS = [
