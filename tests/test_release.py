@@ -84,6 +84,19 @@ def test_workflows_run_scripts_that_are_there(path: Path) -> None:
     assert all((ROOT / script).is_file() for script in scripts), scripts
 
 
+@pytest.mark.skipif(not (ROOT / ".ci" / "run").exists(), reason="not in a checkout")
+def test_the_workflow_sets_up_what_the_steps_of_ci_run_need() -> None:
+    """Tests are skipped where a package or a browser is missing."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    steps = "\n".join(step.get("run", "") for step in jobs["slow"]["steps"])
+    own = (ROOT / ".ci" / "run").read_text()
+    sets, own_sets = (re.findall(r"^scripts/setup\.sh ([a-z ]+?)(?: \||$)", text, re.M) for text in (steps, own))
+    assert own_sets
+    assert sets == own_sets
+    assert "chromium" in own
+    assert "install -y -qq chromium" in steps
+
+
 _SAMPLES = """
 python 7 50.1:   20408163 cpu-clock:u:
 \t    1a2b decode+0x46 (/opt/_native.so)
