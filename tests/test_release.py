@@ -129,6 +129,12 @@ def test_commands_of_containers_are_foreloads() -> None:
         assert {argument for argument in arguments if argument.startswith("--")} <= options
 
 
+def test_the_check_of_containers_runs_each_service() -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    script = (ROOT / "scripts" / "containers.sh").read_text()
+    assert re.findall(r'^echo "==> (.+)"$', script, re.MULTILINE) == list(services)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(find_spec("scikit_build_core") is None, reason="needs scikit-build-core")
