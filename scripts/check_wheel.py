@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Try an installed foreload with the Python that runs this, and say what was tried.
 
-Always: the wheel's Python compiles without warnings, all that it takes from the standard library is there, and the
-native module does what NumPy and Pillow do. If torch is installed: epochs with and without workers, the command.
+Always: the wheel has its licences, its Python compiles without warnings, all that it takes from the standard
+library is there, and the native module does what NumPy and Pillow do. If torch is installed: epochs with and
+without workers, the command.
 
 Needs NumPy and Pillow only. To be run outside of the checkout, with the environment's own Python.
 """
@@ -32,6 +33,7 @@ def main() -> None:
     """Run all checks that this environment allows, and say which."""
     package = find_package()
     assert (package / "py.typed").is_file(), "the wheel has no py.typed"
+    check_licences()
     files, names = check_sources(package)
     print(f"Python: {files} files compile, {names} names of the standard library are there")
     with_torch = importlib.util.find_spec("torch") is not None
@@ -54,6 +56,13 @@ def find_package() -> Path:
     installed = Path(sysconfig.get_path("platlib"))
     assert package.is_relative_to(installed), f"{package} is not the installed package of {installed}"
     return package
+
+
+def check_licences() -> None:
+    """Look for the project's licence, and those of the libraries that are compiled in, which require it."""
+    files = {file.name for file in importlib.metadata.files("foreload") or [] if file.parent.name == "licenses"}
+    missing = {"LICENSE", "LICENSES.txt"} - files
+    assert not missing, f"the wheel has no {', '.join(sorted(missing))}"
 
 
 def check_sources(package: Path) -> tuple[int, int]:

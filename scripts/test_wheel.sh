@@ -38,7 +38,7 @@ folder=$(mktemp -d "${TMPDIR:-/tmp}/foreload-wheel-XXXXXX")
 if [ -n "$keep" ]; then echo "==> $folder"; else trap 'rm -rf "$folder"' EXIT; fi
 env=$folder/env tree=$folder/tree programs=$folder/programs
 mkdir "$tree" "$programs"
-tar -c --anchored --exclude=./{src,native,build,dist,data,.git,.venv,.ci} --no-anchored --exclude=__pycache__ \
+tar -c --anchored --exclude=./{src,native,build,dist,data,.git,.venv,env,venv,.ci} --no-anchored --exclude=__pycache__ \
   --exclude='.*_cache' --exclude=.hypothesis . | tar -x -C "$tree"
 
 # All programs of this machine but those that compile and link.

@@ -34,6 +34,17 @@ def test_the_package_says_that_it_is_typed() -> None:
     assert (Path(foreload.__file__).parent / "py.typed").is_file()
 
 
+def test_libraries_that_are_compiled_in_come_with_their_licences() -> None:
+    """The Independent JPEG Group's, BSD and MIT ask for it wherever only compiled code is given."""
+    texts = {name: (ROOT / name).read_text() for name in PROJECT["license-files"]}
+    assert set(texts) == {"LICENSE", "LICENSES.txt"}
+    libraries = texts["LICENSES.txt"]
+    assert "This software is based in part on the work of the Independent JPEG Group." in libraries
+    for owner in ("Thomas G. Lane", "D. R. Commander", "MIYASAKA Masaru", "Wenzel Jakob", "Goetghebuer-Planchon"):
+        assert owner in libraries
+    assert {f"!{name}" for name in texts} <= set((ROOT / ".dockerignore").read_text().split())
+
+
 def test_messages_name_packages_to_install() -> None:
     """A name such as foreload[yaml] would be looked up in an index, where foreload may not be, or be another."""
     extras = " ".join(" ".join(extra) for extra in PROJECT["optional-dependencies"].values())
@@ -73,6 +84,19 @@ def test_workflows_run_scripts_that_are_there(path: Path) -> None:
     assert all((ROOT / script).is_file() for script in scripts), scripts
 
 
+@pytest.mark.skipif(not (ROOT / ".ci" / "run").exists(), reason="not in a checkout")
+def test_the_workflow_sets_up_what_the_steps_of_ci_run_need() -> None:
+    """Tests are skipped where a package or a browser is missing."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    steps = "\n".join(step.get("run", "") for step in jobs["slow"]["steps"])
+    own = (ROOT / ".ci" / "run").read_text()
+    sets, own_sets = (re.findall(r"^scripts/setup\.sh ([a-z ]+?)(?: \||$)", text, re.M) for text in (steps, own))
+    assert own_sets
+    assert sets == own_sets
+    assert "chromium" in own
+    assert "install -y -qq chromium" in steps
+
+
 _SAMPLES = """
 python 7 50.1:   20408163 cpu-clock:u:
 \t    1a2b decode+0x46 (/opt/_native.so)
@@ -105,12 +129,19 @@ def test_commands_of_containers_are_foreloads() -> None:
         assert {argument for argument in arguments if argument.startswith("--")} <= options
 
 
+def test_the_check_of_containers_runs_each_service() -> None:
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    script = (ROOT / "scripts" / "containers.sh").read_text()
+    assert re.findall(r'^echo "==> (.+)"$', script, re.MULTILINE) == list(services)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(find_spec("scikit_build_core") is None, reason="needs scikit-build-core")
 def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "data", "results", "*_cache", ".hypothesis")
+    made = (".venv", "env", "venv", "build", "dist", "data", "*_cache", ".hypothesis")
+    ignored = shutil.ignore_patterns(".git", "results", *made)
     shutil.copytree(ROOT, tree, ignore=ignored)
     products = [
         "build/cp311/core.o",
@@ -119,17 +150,20 @@ def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Pa
         "native/libcore.a",
         "data/a.jpg",
     ]
-    products += ["src/foreload/__pycache__/loader.pyc", ".venv/lib/python.py", "dist/foreload-0.0.1.tar.gz"]
+    products += ["src/foreload/__pycache__/loader.pyc", "dist/foreload-0.0.1.tar.gz"]
+    products += [f"{environment}/lib/python.py" for environment in (".venv", "env", "venv")]
     for product in products:
         (tree / product).parent.mkdir(parents=True, exist_ok=True)
         (tree / product).write_bytes(b"made here")
+    (tree / ".gitignore").unlink()  # as in a copy that git has not made
     name = _build("sdist", tree, tmp_path)
     with tarfile.open(tmp_path / name) as sdist:
         names = {member.partition("/")[2] for member in sdist.getnames()}
         sdist.extractall(tmp_path, filter="data")
     assert not names & set(products)
     assert not {name for name in names if name.endswith((".o", ".a", ".so", ".pyc"))}
-    assert {"CMakeLists.txt", "native/core/workers/pool.hpp", "src/foreload/py.typed", "LICENSE"} <= names
+    assert {"CMakeLists.txt", "native/core/workers/pool.hpp", "src/foreload/py.typed"} <= names
+    assert set(PROJECT["license-files"]) <= names
 
     # All that the native module is compiled of is the same; scripts/wheel.sh compiles it from the sdist.
     unpacked = tmp_path / name.removesuffix(".tar.gz")
@@ -142,6 +176,7 @@ def test_the_sdist_holds_no_build_products_and_makes_the_same_wheel(tmp_path: Pa
         for root in (tree, unpacked)
     )
     assert "foreload/py.typed" in from_tree
+    assert f"foreload-{foreload.__version__}.dist-info/licenses/LICENSES.txt" in from_tree
     assert from_sdist == from_tree
 
 

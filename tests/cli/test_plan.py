@@ -43,6 +43,11 @@ def test_plan_measures_images(photos: Path, tmp_path: Path) -> None:
     assert "--budget 500 is that many bytes, and the smallest sample takes" in " ".join(
         tiny.stderr.replace("│", " ").split()
     )
+    whole = run("plan", photos, "--budget", "1TiB", "--epochs", 3)
+    assert whole.returncode == 0, whole.stderr
+    assert re.search(
+        r"--budget 1TiB is more than all samples take, [\d.]+ [KM]iB: it counts as 100%", whole.stderr
+    )
     argument = result.stdout.splitlines()[-1]
     if argument != "cache=None":
         amount = re.fullmatch(r'cache="([\d.]+)([KM]iB)"', argument)
@@ -151,6 +156,9 @@ def test_a_plan_that_memory_cannot_hold_says_what_to_do(monkeypatch: pytest.Monk
         (["plan", 1000, "--budget", "x"], "or a number of samples, where DIR_OR_N is a number, got 'x'"),
         (["plan", 1000, "--budget", "1.5"], "or a number of samples, where DIR_OR_N is a number, got '1.5'"),
         (["plan", 1000, "--budget", "50%,1KiB"], "got '1KiB'; for a budget in bytes, give a folder of images"),
+        (["plan", 100, "--budget=-5%"], "or a number of samples, where DIR_OR_N is a number, got '-5%'"),
+        (["plan", 100, "--budget", "300%"], "--budget must be at most 100%, which is all samples, got '300%'"),
+        (["plan", 100, "--budget", "10,200"], "--budget must be at most 100, which is all samples, got '200'"),
         (["plan", 10, "--order", "chaos"], "--order must be one of"),
         (["plan", 10, "--keep", "raw"], "--keep must be"),
         (["plan", 2, "--ranks", 3], "--ranks must be at most the number of samples, 2"),

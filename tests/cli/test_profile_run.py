@@ -66,7 +66,12 @@ def test_a_module_runs_as_python_runs_it(package: Path) -> None:
     [
         (["-m", "mine.sub", "a"], 0, "mine.sub ['a']"),
         (["-mmine.sub", "-b"], 0, "mine.sub ['-b']"),
-        (["-m", "mine.none"], 1, "No module named mine.none"),
+        (["-m", "nosuch"], 2, "there is no module 'nosuch' (-m); give a name that `python -m` finds here"),
+        (["-m", "mine.none"], 2, "there is no module 'mine.none' (-m)"),
+        (["-m", "mine.sub.train.x"], 2, "there is no module 'mine.sub.train.x' (-m)"),
+        (["-m", "mine.sub.train.py"], 2, "(-m); write 'mine.sub.train', without .py"),
+        (["-m", "mine"], 2, "'mine' (-m) is a package without a __main__.py"),
+        (["-m", ".mine"], 2, "there is no module '.mine' (-m)"),
         (["-m"], 2, "-m needs the name of a module"),
         (["--duration", "soon", "x.py"], 2, "such as 30, 30s or 2m, got 'soon'"),
         (["--duration", "0", "x.py"], 2, "such as 30, 30s or 2m, got '0'"),
@@ -79,6 +84,19 @@ def test_what_is_to_run_is_understood(arguments: list[str], code: int, words: st
     assert found.returncode == code
     assert words in " ".join((found.stdout + found.stderr).replace("│", " ").split())
     assert "foreload/cli" not in found.stderr
+
+
+def test_modules_are_looked_up_without_importing_their_package(package: Path) -> None:
+    """A module is left to Python where the folder of its package does not tell what there is."""
+    (package / "mine" / "__init__.py").write_text("print('imported'); __path__.append(__path__[0] + '/../more')")
+    (package / "more").mkdir()
+    (package / "more" / "late.py").write_text("print('late')")
+    (package / "space" / "inner").mkdir(parents=True)
+    (package / "space" / "inner" / "train.py").write_text("print('in space')")
+    for name, words in (("mine.late", "imported\nlate\n"), ("space.inner.train", "in space\n")):
+        found = python(*COMMAND, "-m", name, folder=package)
+        assert found.returncode == 0, found.stderr
+        assert found.stdout.startswith(words)
 
 
 DOCUMENTED = """

@@ -238,7 +238,7 @@ def test_a_loader_survives_a_damaged_sample(tmp_path: Path) -> None:
         (lambda tmp: ((tmp / "c").mkdir(), fl.ImageDataset(tmp)), FileNotFoundError, "class folder"),
         (lambda tmp: ((tmp / "f").touch(), fl.ImageDataset(tmp / "f")), NotADirectoryError, "is a file"),
         (lambda tmp: fl.ImageDataset([]), ValueError, "empty list"),
-        (lambda tmp: fl.ImageDataset(["a.jpg"], labels=[1, 2]), ValueError, "2 entries for 1"),
+        (lambda tmp: fl.ImageDataset(["a.jpg"], labels=[1, 2]), ValueError, "labels has 2 entries for 1 file;"),
         (lambda tmp: fl.ImageDataset(["a.jpg"], labels=[1.5]), TypeError, "labels"),
         (lambda tmp: fl.ImageDataset(5), TypeError, "data_path"),
         (lambda tmp: fl.ImageDataset(["a.jpg"], cache_size=-1), ValueError, "cache_size"),

@@ -15,7 +15,7 @@ import torch
 
 import foreload as fl
 from tests.ray.parts import Drawn, here, on_ray, plain, running_cluster
-from tests.test_documents import blocks_of
+from tests.test_documents import blocks_of, run_skipped_examples
 
 ray = pytest.importorskip("ray")
 
@@ -42,6 +42,7 @@ def test_a_loader_within_a_task_of_the_cluster() -> None:
 def test_doctests() -> None:
     module = importlib.import_module("foreload.workers.ray.shipping")
     assert doctest.testmod(module).failed == 0
+    run_skipped_examples(fl.from_ray_dataset, from_ray_dataset=fl.from_ray_dataset)
 
 
 def test_store_memory_is_writable() -> None:

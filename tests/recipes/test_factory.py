@@ -150,8 +150,10 @@ def test_a_file_that_is_kept_may_be_gone_and_a_transform_may_be_exchanged(photos
     (tmp_path / "bad.jpg").write_bytes(b"no image")
     with pytest.raises(fl.errors.DecodeError, match=r"bad\.jpg"):
         HighPerformanceDataset([tmp_path / "bad.jpg"], [0])[0]
-    with pytest.raises(ValueError, match="labels has 1 entries for 2 files"):
+    with pytest.raises(ValueError, match="labels has 1 entry for 2 files"):
         HighPerformanceDataset([path, path], [1])
+    with pytest.raises(FileNotFoundError, match="data_paths: there is no folder 'nowhere'"):
+        fl.create_dataloader("nowhere")
     with pytest.raises(ValueError, match="cache_size must be 0 or more, got -1"):
         HighPerformanceDataset([path], [1], cache_size=-1)
     with pytest.raises(TypeError, match=r"cache_size must be an int, got 1\.5"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ __all__ = [
     "check_plot",
     "check_writable",
     "examples",
+    "exclude_each_other",
     "given",
     "pair",
     "paragraphs",
@@ -99,27 +101,55 @@ def budgets(texts: list[str] | None, total: int, *, least: int = 1, bytes_known:
         least: what the smallest of them takes.
         bytes_known: whether ``total`` is in bytes.
 
+    Raises:
+        BadParameter: a budget is none, or a share or a number of samples above all of them; a larger number of
+            bytes counts as all, which is said.
+
     >>> budgets(["25%,400"], 1000, bytes_known=False)
     [0, 250, 400]
     """
     wanted = [part for text in texts or [] for part in text.split(",")] or [
         f"{5 * step}%" for step in range(1, 21)
     ]
-    for part in wanted:
-        # A number of bytes would be taken for as many samples, and most likely for enough to keep all.
-        if not bytes_known and not (part.strip().isdecimal() or part.strip().endswith("%")):
-            raise typer.BadParameter(
-                f"--budget must be a share such as 25%, or a number of samples, where DIR_OR_N is a number, got "
-                f"{part!r}; for a budget in bytes, give a folder of images"
-            )
-        if part.strip().isdecimal() and 0 < int(part) < least:
-            raise typer.BadParameter(
-                f"--budget {part.strip()} is that many bytes, and the smallest sample takes {size(least)}; give a "
-                "unit, such as 500MiB, or a share, such as 25%"
-            )
+    amounts = [_budget(part.strip(), total, least, bytes_known) for part in wanted]
+    return sorted({0, *amounts})
+
+
+def _budget(text: str, total: int, least: int, bytes_known: bool) -> int:
+    is_share = text.endswith("%")
+    # A number of bytes would be taken for as many samples, and most likely for enough to keep all.
+    if not bytes_known and not re.fullmatch(r"\d+|(\d+\.?|\d*\.\d+)\s*%", text):
+        raise typer.BadParameter(
+            f"--budget must be a share such as 25%, or a number of samples, where DIR_OR_N is a number, got "
+            f"{text!r}; for a budget in bytes, give a folder of images"
+        )
+    if text.isdecimal() and 0 < int(text) < least:
+        raise typer.BadParameter(
+            f"--budget {text} is that many bytes, and the smallest sample takes {size(least)}; give a "
+            "unit, such as 500MiB, or a share, such as 25%"
+        )
     with given():
-        amounts = [parse_bytes(part, of=total, name="--budget") for part in wanted]
-    return sorted({0, *(min(amount, total) for amount in amounts)})
+        amount = parse_bytes(text, of=total, name="--budget")
+    if amount > total and is_share:
+        raise typer.BadParameter(f"--budget must be at most 100%, which is all samples, got {text!r}")
+    if amount > total and not bytes_known:
+        raise typer.BadParameter(f"--budget must be at most {total}, which is all samples, got {text!r}")
+    if amount > total:  # what images take is not known before
+        typer.echo(f"--budget {text} is more than all samples take, {size(total)}: it counts as 100%", err=True)
+    return min(amount, total)
+
+
+def exclude_each_other(**given: object) -> None:
+    """Raise BadParameter if more than one of some arguments was given: one of them would be ignored.
+
+    Args:
+        given: what was typed, or None, by the names of the arguments.
+
+    >>> exclude_each_other(**{"DIR": None, "--images": 5})
+    """
+    typed = [name for name, value in given.items() if value is not None]
+    if len(typed) > 1:
+        raise typer.BadParameter(f"{' and '.join(typed)} exclude each other; give one of them")
 
 
 def room_on_disk(folder: Path) -> int:

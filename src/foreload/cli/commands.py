@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from foreload.cli.arguments import (
     check_plot,
     check_writable,
     examples,
+    exclude_each_other,
     given,
     pair,
     paragraphs,
@@ -26,6 +28,7 @@ from foreload.cli.arguments import (
     within_memory,
     write_result,
 )
+from foreload.cli.help import Command, Group
 from foreload.cli.profile.command import EXAMPLES, profile
 from foreload.record.progress import ProgressBar, track
 from foreload.record.units import quantity, size
@@ -33,10 +36,12 @@ from foreload.record.units import quantity, size
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog=examples("foreload doctor /data/photos", "foreload profile train.py", "foreload bench --help"),
 )
+command = partial(app.command, cls=Command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -54,7 +59,7 @@ def common(
     """A PyTorch data loader that knows what comes next."""
 
 
-@app.command(
+@command(
     epilog=examples("foreload synth /data/photos --images 1000", "foreload synth /data/rows --tensors 10000,100")
 )
 def synth(
@@ -91,7 +96,7 @@ def synth(
     typer.echo(f"{folder}: {quantity(len(files), 'file', 'files')}, {size(written)}")
 
 
-@app.command(
+@command(
     epilog=examples(
         "foreload bench",
         "foreload bench /data/photos --batch-size 128 --json bench.json",
@@ -105,7 +110,10 @@ def bench(
             help="Class folders of JPEGs; synthetic ones by default.", metavar="DIR", exists=True, file_okay=False
         ),
     ] = None,
-    images: Annotated[int, typer.Option(help="Number of synthetic images if no DIR is given.", **whole(1))] = 2000,
+    images: Annotated[
+        int | None,
+        typer.Option(help="Number of synthetic images if no DIR is given; 2000 by default.", **whole(1)),
+    ] = None,
     dataset_size: Annotated[
         str | None, typer.Option(help="ROWS,COLUMNS: tensors in memory instead of images.")
     ] = None,
@@ -128,9 +136,8 @@ def bench(
     check_plot(plot)
     work = Work(batch_size=batch_size, workers=num_workers or granted_cores())
     seeds = max(seeds, 10) if multi_seed else seeds
+    exclude_each_other(**{"DIR": folder, "--images": images, "--dataset-size": dataset_size})
     if dataset_size is not None:
-        if folder is not None:
-            raise typer.BadParameter("DIR and --dataset-size exclude each other; give one of them")
         rows, columns = pair(
             "--dataset-size", dataset_size, 12, granted_memory()
         )  # drawn as float64, then float32
@@ -142,11 +149,11 @@ def bench(
         _bench(IMAGE_CONTESTANTS, work._replace(folder=str(folder)), seeds, "images", json, plot, steps)
         return
     with tempfile.TemporaryDirectory() as temporary:
-        synth_images(Path(temporary), images)
+        synth_images(Path(temporary), 2000 if images is None else images)
         _bench(IMAGE_CONTESTANTS, work._replace(folder=temporary), seeds, "images", json, plot, steps)
 
 
-@app.command(epilog=examples("foreload plan /data/photos", "foreload plan 1000000 --budget 10%,25% --order zipf"))
+@command(epilog=examples("foreload plan /data/photos", "foreload plan 1000000 --budget 10%,25% --order zipf"))
 def plan(
     what: Annotated[str, typer.Argument(help="A folder of images, or a number of samples.", metavar="DIR_OR_N")],
     budget: Annotated[
@@ -202,14 +209,14 @@ def plan(
     print("\n".join(curves.recommended_cache(points, samples, keep, ranks)))  # type: ignore[arg-type]
 
 
-app.command(
+command(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
     help=paragraphs(profile.__doc__),
     epilog=examples(*EXAMPLES),
 )(profile)
 
 
-@app.command(epilog=examples("foreload doctor", "foreload doctor /data/photos"))
+@command(epilog=examples("foreload doctor", "foreload doctor /data/photos"))
 def doctor(
     path: Annotated[
         Path, typer.Argument(help="A file or folder of your data.", metavar="PATH", exists=True)
@@ -221,7 +228,7 @@ def doctor(
     Console().print(table(track(examine(path), "looking", total=FINDINGS, after=1)))
 
 
-@app.command(epilog=examples("foreload serve", "foreload serve --host 0.0.0.0 --port 8080"))
+@command(epilog=examples("foreload serve", "foreload serve --host 0.0.0.0 --port 8080"))
 def serve(
     port: Annotated[int, typer.Option(help="The port to listen on; 0: any free one.", **whole(0, 65535))] = 5000,
     host: Annotated[
@@ -243,7 +250,7 @@ def serve(
         run(host, port, token=token, say=lambda address: print(f"foreload serve: {address}", flush=True))
 
 
-@app.command(epilog=examples("foreload pack /data/photos /data/shards --shard-size 1GiB"))
+@command(epilog=examples("foreload pack /data/photos /data/shards --shard-size 1GiB"))
 def pack(
     source: Annotated[
         Path, typer.Argument(help="A folder of files, or of class folders.", metavar="SRC", exists=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from foreload.checks import Array, first_beyond_int64, known_length
 from foreload.record.progress import track
+from foreload.record.units import quantity
 
 __all__ = [
     "IMAGES",
@@ -275,7 +276,8 @@ def _labelled(paths: list[str], labels: Labels | None) -> Listing:
     if known_length(labels) is None:
         raise TypeError(f"labels must be a list or an array, one int or one str per file, got {labels!r:.80}")
     if len(labels) != len(paths):
-        raise ValueError(f"labels has {len(labels)} entries for {len(paths)} files; give one per file")
+        entries, files = quantity(len(labels), "entry", "entries"), quantity(len(paths), "file", "files")
+        raise ValueError(f"labels has {entries} for {files}; give one per file")
     values = np.asarray(labels)
     if values.dtype == object and values.ndim == 1:  # such as a column of a table from pandas
         labels = values.tolist()

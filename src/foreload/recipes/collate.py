@@ -37,6 +37,9 @@ _IGNORED_LABEL = -100
 class CustomCollateFn:
     """Collate functions, for ``collate_fn=`` of foreload's DataLoader and of torch's.
 
+    Raises:
+        ValueError, TypeError: a batch is empty, or not of samples that the function collates; each one says which.
+
     >>> images, labels = CustomCollateFn.image_collate([(np.zeros((4, 6, 3), np.uint8), 7)] * 2)
     >>> images.shape, labels
     (torch.Size([2, 3, 4, 6]), tensor([7, 7]))

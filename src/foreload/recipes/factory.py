@@ -35,6 +35,10 @@ class DataLoaderFactory:
     ``path`` is the dataset's ``data_path``; ``config`` is a :class:`~foreload.DataLoaderConfig`, by default
     ``DataLoaderConfig()``. Further arguments are those of the dataset, ``max_length`` and ``dataset_name`` too.
 
+    Raises:
+        TypeError: ``config`` is no DataLoaderConfig.
+        ValueError, TypeError, OSError, ImportError: as of the dataset and :class:`~foreload.EfficientDataLoader`.
+
     >>> config = DataLoaderConfig(batch_size=2, num_workers=0, shuffle=False)
     >>> [batch.tolist() for batch in DataLoaderFactory.create_dataloader([1, 2, 3], config)]
     [[1, 2], [3]]
@@ -109,6 +113,8 @@ class HighPerformanceDataset(ImageDataset):
     (torch.Size([3, 224, 224]), 1, 1)
     """
 
+    _files_argument = "data_paths"
+
     def __init__(
         self,
         data_paths: Sequence[str | Path] | str | Path,
@@ -171,6 +177,10 @@ def create_dataloader(
 
     Returns:
         A loader of ``(images, labels)``: float32, batch x 3 x height x width, normalised; int64.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is no folder ``data_paths``, no image in it, or it is a file.
+        ValueError, TypeError: an argument makes no sense; the message names it.
 
     >>> import tempfile; from PIL import Image
     >>> path = Path(tempfile.mkdtemp()) / "tom.jpg"; Image.new("RGB", (60, 40)).save(path)

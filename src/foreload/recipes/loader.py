@@ -37,6 +37,10 @@ class EfficientDataLoader(DataLoader[T_co]):
         performance_monitor: the :class:`~foreload.DataLoaderPerformanceMonitor` that measures the epochs.
         logger: the logger ``foreload``, which gets a line at each epoch's end.
 
+    Raises:
+        TypeError: ``dataset`` is none, or ``config`` is no DataLoaderConfig.
+        ValueError, TypeError: an argument makes no sense, as for :class:`~foreload.DataLoader`.
+
     >>> loader = EfficientDataLoader(list(range(100)), DataLoaderConfig(num_workers=0, generator_seed=0))
     >>> sum(len(batch) for batch in loader), loader.get_stats()["total_batches"]
     (100, 4)

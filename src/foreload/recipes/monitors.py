@@ -28,6 +28,9 @@ class DataLoaderPerformanceMonitor:
         memory: the monitor of the memory; by default a new one.
         watch: False measures time only.
 
+    Raises:
+        TypeError: an argument is of another type.
+
     >>> import torch
     >>> monitor = DataLoaderPerformanceMonitor()
     >>> monitor.start_iteration()

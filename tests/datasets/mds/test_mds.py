@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 import foreload as fl
 from tests.datasets.compared import HOW, same, split_epoch
 from tests.datasets.mds.conftest import write_mds
+from tests.test_documents import run_skipped_examples
 
 pytestmark = pytest.mark.slow  # the library is one of the frameworks
 
@@ -163,3 +164,8 @@ def test_a_mosaic_stream_goes_on_with_other_workers(streamed: Any) -> None:
     loader.load_state_dict(state)
     given += [batch["x"].tolist() for batch in loader]
     assert sorted(x for batch in given for x in batch) == list(range(150))
+
+
+def test_the_example_of_the_docstring(mosaic: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run_skipped_examples(fl.MDSDataset, MDSDataset=fl.MDSDataset)

@@ -27,6 +27,7 @@ from foreload.cli.profile.records import read_records
 from foreload.cli.profile.script import environment, run_script
 from foreload.cli.profile.show import Profile
 from foreload.cli.profile.stop import Stop
+from foreload.cli.profile.target import check_module, check_script
 
 __all__ = ["Profile", "profile"]
 
@@ -60,17 +61,9 @@ def profile(
         nsys: run the script under Nsight Systems, which writes this file.
 
     Raises:
-        FileNotFoundError: there is no such script, or no ``nsys``.
+        FileNotFoundError: there is no such script or module, or no ``nsys``.
     """
-    if not module and not Path(script).exists():
-        what = "option or script" if str(script).startswith("-") else "script"
-        raise FileNotFoundError(
-            f"there is no {what} {str(script)!r}; give the path of a Python file, or -m and the name of a module"
-        )
-    if not module and Path(script).is_dir() and not (Path(script) / "__main__.py").exists():
-        raise FileNotFoundError(
-            f"{str(script)!r} is a folder without a __main__.py; give the path of a Python file"
-        )
+    (check_module if module else check_script)(str(script))
     own = [sys.executable, *(("-m",) if module else ()), str(script), *arguments]
     command = own if nsys is None else nsys_command(own, nsys.with_suffix(""))
     folder = Path(tempfile.mkdtemp(prefix="foreload-profile-"))

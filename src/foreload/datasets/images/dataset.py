@@ -112,6 +112,9 @@ class ImageDataset(
     (torch.Size([3, 32, 32]), 'cat')
     """
 
+    # What messages call the argument with the files.
+    _files_argument = "data_path"
+
     def __init__(
         self,
         data_path: str | Path | Sequence[str | Path],
@@ -137,7 +140,7 @@ class ImageDataset(
                 raise ValueError("labels: shards have their own, in their cls members; leave labels= out")
             self._targets, self.classes = self.shards.labels, self.shards.classes
         else:
-            paths, self._targets, self.classes = list_files(data_path, labels, IMAGES)
+            paths, self._targets, self.classes = list_files(data_path, labels, IMAGES, self._files_argument)
             self._paths = [os.fsencode(path) for path in paths]
             warn_of_no_urls(storage=storage, index_folder=index_folder)
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}

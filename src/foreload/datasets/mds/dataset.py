@@ -68,6 +68,15 @@ class MDSDataset(BaseDataset, NativeBatches):
     When the first sample of a shard is loaded, in whichever worker, the places of all its samples are checked. If
     the index lists hashes (``MDSWriter(hashes=["sha1"])``), the whole shard is read and compared with them then,
     which takes about a second per gigabyte, once for all workers and epochs.
+
+    >>> import tempfile; from streaming import MDSWriter  # doctest: +SKIP
+    >>> folder = tempfile.mkdtemp()  # doctest: +SKIP
+    >>> with MDSWriter(out=folder, columns={"text": "str", "label": "int"}) as writer:  # doctest: +SKIP
+    ...     for number in range(3):
+    ...         writer.write({"text": f"text {number}", "label": number})
+    >>> texts = MDSDataset(folder)  # doctest: +SKIP
+    >>> len(texts), texts[2]["text"]  # doctest: +SKIP
+    (3, 'text 2')
     """
 
     def __init__(

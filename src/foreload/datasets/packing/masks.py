@@ -26,6 +26,10 @@ def attention_mask(document_ids: torch.Tensor, *, causal: bool = True) -> torch.
         bool, ... x length (of the token that attends) x length (of the one attended to), as
         ``scaled_dot_product_attention`` takes it; with heads, add their dimension: ``mask[:, None]``.
 
+    Raises:
+        TypeError: ``document_ids`` is no tensor of ints, or ``causal`` is no bool.
+        ValueError: it is a scalar.
+
     >>> attention_mask(torch.tensor([0, 0, 1])).int()
     tensor([[1, 0, 0],
             [1, 1, 0],
@@ -46,6 +50,10 @@ def cu_seqlens(document_ids: torch.Tensor) -> torch.Tensor:
     Returns:
         int32: 0, the ends of all documents, the last of which is the number of all tokens. The longest is
         ``cu_seqlens(ids).diff().max()``.
+
+    Raises:
+        TypeError: ``document_ids`` is no tensor of ints.
+        ValueError: it is a scalar.
 
     >>> cu_seqlens(torch.tensor([[0, 0, 1, -1], [2, 2, 2, 2]]))
     tensor([0, 2, 3, 4, 8], dtype=torch.int32)

@@ -38,6 +38,13 @@ def from_ray_dataset(dataset: Any) -> RayDataset:
 
     Raises:
         TypeError: it is not a dataset of Ray Data.
+
+    Ray must be running, or is started:
+
+    >>> import ray.data  # doctest: +SKIP
+    >>> rows = from_ray_dataset(ray.data.range(100))  # doctest: +SKIP
+    >>> len(rows), rows[7]  # doctest: +SKIP
+    (100, {'id': 7})
     """
     return RayDataset(dataset)
 
