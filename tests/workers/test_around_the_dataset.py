@@ -146,6 +146,27 @@ def test_a_worker_that_is_not_set_up_yet_leaves_signals_to_the_program(
     assert saved.read_text().split() == [str(os.getpid())]
 
 
+def test_what_only_the_handler_of_interrupts_refers_to_ends_in_no_worker(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+
+    class Handler:
+        def __call__(self, number: int, frame: Any) -> None:
+            raise KeyboardInterrupt
+
+        def __del__(self) -> None:
+            with ended.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+
+    before = signal.signal(signal.SIGINT, Handler())
+    try:
+        batches = [*fl.DataLoader(Squares(), batch_size=4, num_workers=2)]
+        assert not ended.exists()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert torch.cat(batches).tolist() == [Squares()[index] for index in range(len(Squares()))]
+    assert ended.read_text().split() == [str(os.getpid())]
+
+
 MODULE = """
 STRENGTH, TABLE = 1, {"a": 1}
 def scale(value): return value * STRENGTH + TABLE["a"]

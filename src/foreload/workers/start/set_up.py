@@ -28,6 +28,11 @@ from foreload.workers.start.method import start_nested_no_processes
 __all__ = ["become_worker", "postponed_signals", "set_up_process"]
 
 
+# The program's handler of interrupts. What it alone refers to would end in each worker otherwise: that of Ray
+# Train refers to an actor, whose end waits for threads that a fork lacks.
+_replaced: list[Any] = []
+
+
 def set_up_process(worker: int, task: Any) -> None:
     """Make this process a worker as torch does."""
     # What was there before stays shared with the parent until it is written to, which the collector would do.
@@ -37,7 +42,7 @@ def set_up_process(worker: int, task: Any) -> None:
         # An interrupt is for the loop, which ends the workers, and for the programs that a sample runs: they would
         # inherit that it is ignored, but not that a function does nothing about it.
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _pass_over)
+            _replaced.append(signal.signal(signal.SIGINT, _pass_over))
         if task.is_hidden:
             _leave_to_the_program()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, getattr(_own, "postponed", ()))
