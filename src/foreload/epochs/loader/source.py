@@ -137,7 +137,8 @@ class EpochSource(LoaderOrder[T_co]):
         self._fl_crew.begin()
         self._fl_choose_workers(crew := self._fl_crew_spec(self._fl_view))
         if self._fl_cursor is None:
-            import_epochs(by_processes=self._fl_by_processes, is_tuned=self._fl_auto_workers)
+            is_tuned = self._fl_auto_workers and self._fl_count > 0
+            import_epochs(by_processes=self._fl_by_processes, is_tuned=is_tuned)
         self._fl_crew.retune(crew := self._fl_renewed(crew))
         cache = self._fl_open_cache()
         resumed, self._fl_resumed = self._fl_resumed, None
